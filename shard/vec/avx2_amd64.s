@@ -1,0 +1,494 @@
+#include "textflag.h"
+#include "consts_amd64.h"
+
+// func sumSquaresAVX2(x *float32, n int) float32
+TEXT ·sumSquaresAVX2(SB), NOSPLIT, $0-20
+	MOVQ x+0(FP), SI
+	MOVQ n+8(FP), CX
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	SUBQ $16, CX
+	JLT done
+loop:
+	VMOVUPS (SI), Y2
+	VMOVUPS 32(SI), Y3
+	VFMADD231PS Y2, Y2, Y0
+	VFMADD231PS Y3, Y3, Y1
+	ADDQ $64, SI
+	SUBQ $16, CX
+	JGE loop
+done:
+	VADDPS Y1, Y0, Y0
+	TREE8
+	VMOVSS X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// func scaleMulAVX2(dst, x, w *float32, n int, s float32)
+TEXT ·scaleMulAVX2(SB), NOSPLIT, $0-36
+	MOVQ dst+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ w+16(FP), DX
+	MOVQ n+24(FP), CX
+	VBROADCASTSS s+32(FP), Y4
+	SUBQ $16, CX
+	JLT done
+loop:
+	VMULPS (SI), Y4, Y0
+	VMULPS 32(SI), Y4, Y1
+	VMULPS (DX), Y0, Y0
+	VMULPS 32(DX), Y1, Y1
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	ADDQ $64, SI
+	ADDQ $64, DX
+	ADDQ $64, DI
+	SUBQ $16, CX
+	JGE loop
+done:
+	VZEROUPPER
+	RET
+
+// func addAVX2(dst, x *float32, n int)
+TEXT ·addAVX2(SB), NOSPLIT, $0-24
+	MOVQ dst+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ n+16(FP), CX
+	SUBQ $16, CX
+	JLT done
+loop:
+	VMOVUPS (DI), Y0
+	VMOVUPS 32(DI), Y1
+	VADDPS (SI), Y0, Y0
+	VADDPS 32(SI), Y1, Y1
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	ADDQ $64, SI
+	ADDQ $64, DI
+	SUBQ $16, CX
+	JGE loop
+done:
+	VZEROUPPER
+	RET
+
+// func scaleAVX2(x *float32, n int, s float32)
+TEXT ·scaleAVX2(SB), NOSPLIT, $0-20
+	MOVQ x+0(FP), DI
+	MOVQ n+8(FP), CX
+	VBROADCASTSS s+16(FP), Y4
+	SUBQ $16, CX
+	JLT done
+loop:
+	VMULPS (DI), Y4, Y0
+	VMULPS 32(DI), Y4, Y1
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	ADDQ $64, DI
+	SUBQ $16, CX
+	JGE loop
+done:
+	VZEROUPPER
+	RET
+
+// func maximumAVX2(x *float32, n int) float32
+TEXT ·maximumAVX2(SB), NOSPLIT, $0-20
+	MOVQ x+0(FP), SI
+	MOVQ n+8(FP), CX
+	VBROADCASTSS NEGINF, Y0
+	VMOVAPS Y0, Y1
+	SUBQ $16, CX
+	JLT done
+loop:
+	VMAXPS (SI), Y0, Y0
+	VMAXPS 32(SI), Y1, Y1
+	ADDQ $64, SI
+	SUBQ $16, CX
+	JGE loop
+done:
+	VMAXPS Y1, Y0, Y0
+	VEXTRACTF128 $1, Y0, X1
+	VMAXPS X1, X0, X0
+	VMOVHLPS X0, X0, X1
+	VMAXPS X1, X0, X0
+	VMOVSHDUP X0, X1
+	VMAXSS X1, X0, X0
+	VMOVSS X0, ret+16(FP)
+	VZEROUPPER
+	RET
+
+// EXPCONST loads what EXP keeps in registers: Y6 .. Y15.
+#define EXPCONST \
+	VBROADCASTSS LOG2E, Y6   \
+	VBROADCASTSS ROUND, Y7   \
+	VBROADCASTSS NLN2HI, Y8  \
+	VBROADCASTSS NLN2LO, Y9  \
+	VBROADCASTSS P1, Y10     \
+	VBROADCASTSS P2, Y11     \
+	VBROADCASTSS P3, Y12     \
+	VBROADCASTSS P4, Y13     \
+	VBROADCASTSS P5, Y14     \
+	VBROADCASTSS ONE, Y15
+
+// EXP replaces Y0 by its exponential. Y1 .. Y4 are lost.
+#define EXP \
+	VBROADCASTSS LOW, Y4     \
+	VCMPPS $5, Y4, Y0, Y4    \
+	VBROADCASTSS HIGH, Y1    \
+	VMINPS Y0, Y1, Y0        \
+	VMOVAPS Y7, Y1           \
+	VFMADD231PS Y6, Y0, Y1   \
+	VSUBPS Y7, Y1, Y2        \
+	VFMADD231PS Y8, Y2, Y0   \
+	VFMADD231PS Y9, Y2, Y0   \
+	VBROADCASTSS P0, Y3      \
+	VFMADD213PS Y10, Y0, Y3  \
+	VFMADD213PS Y11, Y0, Y3  \
+	VFMADD213PS Y12, Y0, Y3  \
+	VFMADD213PS Y13, Y0, Y3  \
+	VFMADD213PS Y14, Y0, Y3  \
+	VMULPS Y0, Y0, Y2        \
+	VFMADD213PS Y0, Y2, Y3   \
+	VADDPS Y15, Y3, Y3       \
+	VPSLLD $23, Y1, Y1       \
+	VPADDD Y15, Y1, Y1       \
+	VMULPS Y1, Y3, Y0        \
+	VANDPS Y4, Y0, Y0
+
+// func siluMulAVX2(dst, gate, up *float32, n int)
+TEXT ·siluMulAVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ gate+8(FP), SI
+	MOVQ up+16(FP), DX
+	MOVQ n+24(FP), CX
+	EXPCONST
+	SUBQ $8, CX
+	JLT done
+loop:
+	VBROADCASTSS SIGN, Y5
+	VXORPS (SI), Y5, Y0
+	EXP
+	VADDPS Y15, Y0, Y0
+	VMOVUPS (SI), Y5
+	VDIVPS Y0, Y5, Y0
+	VMULPS (DX), Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ $32, SI
+	ADDQ $32, DX
+	ADDQ $32, DI
+	SUBQ $8, CX
+	JGE loop
+done:
+	VZEROUPPER
+	RET
+
+// func expSumAVX2(x *float32, n int, shift float32) float32
+//
+// The lanes are on the stack between turns: EXP needs the registers.
+TEXT ·expSumAVX2(SB), NOSPLIT, $64-28
+	MOVQ x+0(FP), SI
+	MOVQ n+8(FP), CX
+	EXPCONST
+	VXORPS Y5, Y5, Y5
+	VMOVUPS Y5, lo-64(SP)
+	VMOVUPS Y5, hi-32(SP)
+	SUBQ $16, CX
+	JLT done
+loop:
+	VBROADCASTSS shift+16(FP), Y5
+	VMOVUPS (SI), Y0
+	VSUBPS Y5, Y0, Y0
+	EXP
+	VMOVUPS Y0, (SI)
+	VADDPS lo-64(SP), Y0, Y0
+	VMOVUPS Y0, lo-64(SP)
+	VMOVUPS 32(SI), Y0
+	VSUBPS Y5, Y0, Y0
+	EXP
+	VMOVUPS Y0, 32(SI)
+	VADDPS hi-32(SP), Y0, Y0
+	VMOVUPS Y0, hi-32(SP)
+	ADDQ $64, SI
+	SUBQ $16, CX
+	JGE loop
+done:
+	VMOVUPS lo-64(SP), Y0
+	VADDPS hi-32(SP), Y0, Y0
+	TREE8
+	VMOVSS X0, ret+24(FP)
+	VZEROUPPER
+	RET
+
+// func ropePairsAVX2(x, cos, sin *float32, pairs int)
+TEXT ·ropePairsAVX2(SB), NOSPLIT, $0-32
+	MOVQ x+0(FP), DI
+	MOVQ cos+8(FP), SI
+	MOVQ sin+16(FP), DX
+	MOVQ pairs+24(FP), CX
+	SUBQ $4, CX
+	JLT done
+loop:
+	VMOVUPS (SI), X0
+	VMOVUPS (DX), X1
+	VUNPCKLPS X0, X0, X2
+	VUNPCKHPS X0, X0, X3
+	VINSERTF128 $1, X3, Y2, Y2
+	VUNPCKLPS X1, X1, X4
+	VUNPCKHPS X1, X1, X5
+	VINSERTF128 $1, X5, Y4, Y4
+	VMOVUPS (DI), Y6
+	VPERMILPS $0xb1, Y6, Y7
+	VMULPS Y2, Y6, Y6
+	VMULPS Y4, Y7, Y7
+	VADDSUBPS Y7, Y6, Y6
+	VMOVUPS Y6, (DI)
+	ADDQ $16, SI
+	ADDQ $16, DX
+	ADDQ $32, DI
+	SUBQ $4, CX
+	JGE loop
+done:
+	VZEROUPPER
+	RET
+
+// func ropeHalvesAVX2(x, cos, sin *float32, pairs int)
+TEXT ·ropeHalvesAVX2(SB), NOSPLIT, $0-32
+	MOVQ x+0(FP), DI
+	MOVQ cos+8(FP), SI
+	MOVQ sin+16(FP), DX
+	MOVQ pairs+24(FP), CX
+	LEAQ (DI)(CX*4), R8
+	SUBQ $8, CX
+	JLT done
+loop:
+	VMOVUPS (SI), Y0
+	VMOVUPS (DX), Y1
+	VMOVUPS (DI), Y2
+	VMOVUPS (R8), Y3
+	VMULPS Y0, Y2, Y4
+	VMULPS Y1, Y3, Y5
+	VSUBPS Y5, Y4, Y4
+	VMULPS Y0, Y3, Y3
+	VMULPS Y1, Y2, Y2
+	VADDPS Y2, Y3, Y3
+	VMOVUPS Y4, (DI)
+	VMOVUPS Y3, (R8)
+	ADDQ $32, SI
+	ADDQ $32, DX
+	ADDQ $32, DI
+	ADDQ $32, R8
+	SUBQ $8, CX
+	JGE loop
+done:
+	VZEROUPPER
+	RET
+
+// func scores1AVX2(out, q, keys *float32, dim int)
+TEXT ·scores1AVX2(SB), NOSPLIT, $0-32
+	MOVQ out+0(FP), DI
+	MOVQ keys+16(FP), SI
+	MOVQ dim+24(FP), R9
+	MOVQ R9, R10
+	SHLQ $6, R10              // bytes of a block of 16 keys
+	LEAQ (R10)(R10*2), R11
+	MOVQ q+8(FP), DX
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+loop:
+	VBROADCASTSS (DX), Y8
+	VFMADD231PS (SI), Y8, Y0
+	VFMADD231PS 32(SI), Y8, Y1
+	VFMADD231PS (SI)(R10*1), Y8, Y2
+	VFMADD231PS 32(SI)(R10*1), Y8, Y3
+	VFMADD231PS (SI)(R10*2), Y8, Y4
+	VFMADD231PS 32(SI)(R10*2), Y8, Y5
+	VFMADD231PS (SI)(R11*1), Y8, Y6
+	VFMADD231PS 32(SI)(R11*1), Y8, Y7
+	ADDQ $4, DX
+	ADDQ $64, SI
+	DECQ R9
+	JNZ loop
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	VMOVUPS Y2, 64(DI)
+	VMOVUPS Y3, 96(DI)
+	VMOVUPS Y4, 128(DI)
+	VMOVUPS Y5, 160(DI)
+	VMOVUPS Y6, 192(DI)
+	VMOVUPS Y7, 224(DI)
+	VZEROUPPER
+	RET
+
+// func scores4AVX2(out *float32, stride int, q, keys *float32, dim int)
+TEXT ·scores4AVX2(SB), NOSPLIT, $0-40
+	MOVQ out+0(FP), DI
+	MOVQ stride+8(FP), R8
+	SHLQ $2, R8
+	LEAQ (R8)(R8*2), R10
+	MOVQ keys+24(FP), SI
+	MOVQ $4, R11              // blocks of 16 keys
+block:
+	MOVQ q+16(FP), DX
+	MOVQ dim+32(FP), R9
+	VXORPS Y0, Y0, Y0
+	VXORPS Y1, Y1, Y1
+	VXORPS Y2, Y2, Y2
+	VXORPS Y3, Y3, Y3
+	VXORPS Y4, Y4, Y4
+	VXORPS Y5, Y5, Y5
+	VXORPS Y6, Y6, Y6
+	VXORPS Y7, Y7, Y7
+loop:
+	VMOVUPS (SI), Y8
+	VMOVUPS 32(SI), Y9
+	VBROADCASTSS (DX), Y10
+	VBROADCASTSS 4(DX), Y11
+	VBROADCASTSS 8(DX), Y12
+	VBROADCASTSS 12(DX), Y13
+	VFMADD231PS Y8, Y10, Y0
+	VFMADD231PS Y9, Y10, Y1
+	VFMADD231PS Y8, Y11, Y2
+	VFMADD231PS Y9, Y11, Y3
+	VFMADD231PS Y8, Y12, Y4
+	VFMADD231PS Y9, Y12, Y5
+	VFMADD231PS Y8, Y13, Y6
+	VFMADD231PS Y9, Y13, Y7
+	ADDQ $16, DX
+	ADDQ $64, SI
+	DECQ R9
+	JNZ loop
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	VMOVUPS Y2, (DI)(R8*1)
+	VMOVUPS Y3, 32(DI)(R8*1)
+	VMOVUPS Y4, (DI)(R8*2)
+	VMOVUPS Y5, 32(DI)(R8*2)
+	VMOVUPS Y6, (DI)(R10*1)
+	VMOVUPS Y7, 32(DI)(R10*1)
+	ADDQ $64, DI
+	DECQ R11
+	JNZ block
+	VZEROUPPER
+	RET
+
+// func mix1AVX2(acc, w, values *float32, dim, n int)
+//
+// 32 columns at a time, then 16.
+TEXT ·mix1AVX2(SB), NOSPLIT, $0-40
+	MOVQ acc+0(FP), DI
+	MOVQ values+16(FP), BX
+	MOVQ dim+24(FP), R8
+	MOVQ R8, R10
+	SHLQ $2, R10              // bytes of a value
+wide:
+	SUBQ $32, R8
+	JLT narrow
+	MOVQ BX, SI
+	MOVQ w+8(FP), DX
+	MOVQ n+32(FP), CX
+	VMOVUPS (DI), Y0
+	VMOVUPS 32(DI), Y1
+	VMOVUPS 64(DI), Y2
+	VMOVUPS 96(DI), Y3
+wideloop:
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS (SI), Y4, Y0
+	VFMADD231PS 32(SI), Y4, Y1
+	VFMADD231PS 64(SI), Y4, Y2
+	VFMADD231PS 96(SI), Y4, Y3
+	ADDQ $4, DX
+	ADDQ R10, SI
+	DECQ CX
+	JNZ wideloop
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	VMOVUPS Y2, 64(DI)
+	VMOVUPS Y3, 96(DI)
+	ADDQ $128, DI
+	ADDQ $128, BX
+	JMP wide
+narrow:
+	ADDQ $32, R8
+	JZ done
+	MOVQ BX, SI
+	MOVQ w+8(FP), DX
+	MOVQ n+32(FP), CX
+	VMOVUPS (DI), Y0
+	VMOVUPS 32(DI), Y1
+narrowloop:
+	VBROADCASTSS (DX), Y4
+	VFMADD231PS (SI), Y4, Y0
+	VFMADD231PS 32(SI), Y4, Y1
+	ADDQ $4, DX
+	ADDQ R10, SI
+	DECQ CX
+	JNZ narrowloop
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+done:
+	VZEROUPPER
+	RET
+
+// func mix4AVX2(acc, w *float32, stride int, values *float32, dim, n int)
+//
+// 16 columns at a time.
+TEXT ·mix4AVX2(SB), NOSPLIT, $0-48
+	MOVQ acc+0(FP), DI
+	MOVQ stride+16(FP), R8
+	SHLQ $2, R8
+	LEAQ (R8)(R8*2), R9
+	MOVQ values+24(FP), BX
+	MOVQ dim+32(FP), R10
+	MOVQ R10, R12
+	SHLQ $2, R10              // bytes of a value, and of an accumulator
+	LEAQ (R10)(R10*2), R11
+columns:
+	MOVQ BX, SI
+	MOVQ w+8(FP), DX
+	MOVQ n+40(FP), CX
+	VMOVUPS (DI), Y0
+	VMOVUPS 32(DI), Y1
+	VMOVUPS (DI)(R10*1), Y2
+	VMOVUPS 32(DI)(R10*1), Y3
+	VMOVUPS (DI)(R10*2), Y4
+	VMOVUPS 32(DI)(R10*2), Y5
+	VMOVUPS (DI)(R11*1), Y6
+	VMOVUPS 32(DI)(R11*1), Y7
+loop:
+	VMOVUPS (SI), Y8
+	VMOVUPS 32(SI), Y9
+	VBROADCASTSS (DX), Y10
+	VBROADCASTSS (DX)(R8*1), Y11
+	VBROADCASTSS (DX)(R8*2), Y12
+	VBROADCASTSS (DX)(R9*1), Y13
+	VFMADD231PS Y8, Y10, Y0
+	VFMADD231PS Y9, Y10, Y1
+	VFMADD231PS Y8, Y11, Y2
+	VFMADD231PS Y9, Y11, Y3
+	VFMADD231PS Y8, Y12, Y4
+	VFMADD231PS Y9, Y12, Y5
+	VFMADD231PS Y8, Y13, Y6
+	VFMADD231PS Y9, Y13, Y7
+	ADDQ $4, DX
+	ADDQ R10, SI
+	DECQ CX
+	JNZ loop
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	VMOVUPS Y2, (DI)(R10*1)
+	VMOVUPS Y3, 32(DI)(R10*1)
+	VMOVUPS Y4, (DI)(R10*2)
+	VMOVUPS Y5, 32(DI)(R10*2)
+	VMOVUPS Y6, (DI)(R11*1)
+	VMOVUPS Y7, 32(DI)(R11*1)
+	ADDQ $64, DI
+	ADDQ $64, BX
+	SUBQ $16, R12
+	JNZ columns
+	VZEROUPPER
+	RET

@@ -1,0 +1,127 @@
+package vec
+
+import "golang.org/x/sys/cpu"
+
+func sets() []Kernels {
+	two := Kernels{
+		Name:       "avx2",
+		sumSquares: func(x []float32) float32 { return sumSquaresAVX2(p(x), len(x)) },
+		scaleMul:   func(dst, x, w []float32, s float32) { scaleMulAVX2(p(dst), p(x), p(w), len(x), s) },
+		add:        func(dst, x []float32) { addAVX2(p(dst), p(x), len(x)) },
+		scale:      func(x []float32, s float32) { scaleAVX2(p(x), len(x), s) },
+		siluMul:    func(dst, gate, up []float32) { siluMulAVX2(p(dst), p(gate), p(up), len(gate)) },
+		maximum:    func(x []float32) float32 { return maximumAVX2(p(x), len(x)) },
+		expSum:     func(x []float32, shift float32) float32 { return expSumAVX2(p(x), len(x), shift) },
+		ropePairs:  func(x, cos, sin []float32) { ropePairsAVX2(p(x), p(cos), p(sin), len(cos)) },
+		ropeHalves: func(x, cos, sin []float32) { ropeHalvesAVX2(p(x), p(cos), p(sin), len(cos)) },
+		scores: func(out []float32, stride int, q []float32, rows int, keys []float32, dim int) {
+			if rows == 1 {
+				scores1AVX2(p(out), p(q), p(keys), dim)
+			} else {
+				scores4AVX2(p(out), stride, p(q), p(keys), dim)
+			}
+		},
+		mix: func(acc []float32, w []float32, stride, rows int, values []float32, dim, n int) {
+			if rows == 1 {
+				mix1AVX2(p(acc), p(w), p(values), dim, n)
+			} else {
+				mix4AVX2(p(acc), p(w), stride, p(values), dim, n)
+			}
+		},
+	}
+	// What is bound by loads and stores, not arithmetic, stays at 256 bits.
+	five := two
+	five.Name = "avx512"
+	five.siluMul = func(dst, gate, up []float32) { siluMulAVX512(p(dst), p(gate), p(up), len(gate)) }
+	five.expSum = func(x []float32, shift float32) float32 { return expSumAVX512(p(x), len(x), shift) }
+	five.scores = func(out []float32, stride int, q []float32, rows int, keys []float32, dim int) {
+		if rows == 1 {
+			scores1AVX512(p(out), p(q), p(keys), dim)
+		} else {
+			scores4AVX512(p(out), stride, p(q), p(keys), dim)
+		}
+	}
+	five.mix = func(acc []float32, w []float32, stride, rows int, values []float32, dim, n int) {
+		if rows == 1 {
+			mix1AVX512(p(acc), p(w), p(values), dim, n)
+		} else {
+			mix4AVX512(p(acc), p(w), stride, p(values), dim, n)
+		}
+	}
+	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA {
+		two.unavailable = "this CPU lacks AVX2 or FMA"
+		five.unavailable = two.unavailable
+	}
+	if !cpu.X86.HasAVX512F || !cpu.X86.HasAVX512DQ || !cpu.X86.HasAVX512VL {
+		five.unavailable = "this CPU lacks AVX-512 F, DQ or VL"
+	}
+	return []Kernels{five, two, twin()}
+}
+
+// p is the address of the first element, or nil of none: the kernels then do
+// nothing, because the count they get is 0.
+func p(x []float32) *float32 {
+	if len(x) == 0 {
+		return nil
+	}
+	return &x[0]
+}
+
+// All counts are of float32 and multiples of 16 (ropes: of 8 pairs).
+
+//go:noescape
+func sumSquaresAVX2(x *float32, n int) float32
+
+//go:noescape
+func scaleMulAVX2(dst, x, w *float32, n int, s float32)
+
+//go:noescape
+func addAVX2(dst, x *float32, n int)
+
+//go:noescape
+func scaleAVX2(x *float32, n int, s float32)
+
+//go:noescape
+func siluMulAVX2(dst, gate, up *float32, n int)
+
+//go:noescape
+func siluMulAVX512(dst, gate, up *float32, n int)
+
+//go:noescape
+func maximumAVX2(x *float32, n int) float32
+
+//go:noescape
+func expSumAVX2(x *float32, n int, shift float32) float32
+
+//go:noescape
+func expSumAVX512(x *float32, n int, shift float32) float32
+
+//go:noescape
+func ropePairsAVX2(x, cos, sin *float32, pairs int)
+
+//go:noescape
+func ropeHalvesAVX2(x, cos, sin *float32, pairs int)
+
+//go:noescape
+func scores1AVX2(out, q, keys *float32, dim int)
+
+//go:noescape
+func scores1AVX512(out, q, keys *float32, dim int)
+
+//go:noescape
+func scores4AVX2(out *float32, stride int, q, keys *float32, dim int)
+
+//go:noescape
+func scores4AVX512(out *float32, stride int, q, keys *float32, dim int)
+
+//go:noescape
+func mix1AVX2(acc, w, values *float32, dim, n int)
+
+//go:noescape
+func mix1AVX512(acc, w, values *float32, dim, n int)
+
+//go:noescape
+func mix4AVX2(acc, w *float32, stride int, values *float32, dim, n int)
+
+//go:noescape
+func mix4AVX512(acc, w *float32, stride int, values *float32, dim, n int)

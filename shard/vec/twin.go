@@ -1,0 +1,158 @@
+package vec
+
+import "math"
+
+// The functions here define every kernel: what they round, and in which order.
+
+func twin() Kernels {
+	return Kernels{
+		Name:       "generic",
+		sumSquares: twinSumSquares,
+		scaleMul:   twinScaleMul,
+		add:        twinAdd,
+		scale:      twinScale,
+		siluMul:    twinSiLUMul,
+		maximum:    twinMaximum,
+		expSum:     twinExpSum,
+		ropePairs:  twinRopePairs,
+		ropeHalves: twinRopeHalves,
+		scores:     twinScores,
+		mix:        twinMix,
+	}
+}
+
+// sumLanes adds the 16 lanes as the fixed tree.
+func sumLanes(l *[Lanes]float32) float32 {
+	for w := Lanes / 2; w > 0; w /= 2 {
+		for i := range w {
+			l[i] += l[i+w]
+		}
+	}
+	return l[0]
+}
+
+func twinSumSquares(x []float32) float32 {
+	var l [Lanes]float32
+	for i, v := range x {
+		l[i%Lanes] = FMA(v, v, l[i%Lanes])
+	}
+	return sumLanes(&l)
+}
+
+func twinScaleMul(dst, x, w []float32, s float32) {
+	for i, v := range x {
+		dst[i] = float32(v*s) * w[i]
+	}
+}
+
+func twinAdd(dst, x []float32) {
+	for i, v := range x {
+		dst[i] += v
+	}
+}
+
+func twinScale(x []float32, s float32) {
+	for i := range x {
+		x[i] *= s
+	}
+}
+
+func twinSiLUMul(dst, gate, up []float32) {
+	for i, g := range gate {
+		s := g / float32(1+Exp(-g))
+		dst[i] = s * up[i]
+	}
+}
+
+func twinMaximum(x []float32) float32 {
+	m := float32(math.Inf(-1))
+	for _, v := range x {
+		m = max(m, v)
+	}
+	return m
+}
+
+// twinExpSum replaces x by exp(x - shift) and returns the sum of that.
+func twinExpSum(x []float32, shift float32) float32 {
+	var l [Lanes]float32
+	for i, v := range x {
+		x[i] = Exp(v - shift)
+		l[i%Lanes] += x[i]
+	}
+	return sumLanes(&l)
+}
+
+func twinRopePairs(x, cos, sin []float32) {
+	for i := range cos {
+		x[2*i], x[2*i+1] = turn(x[2*i], x[2*i+1], cos[i], sin[i])
+	}
+}
+
+func twinRopeHalves(x, cos, sin []float32) {
+	h := len(cos)
+	for i := range cos {
+		x[i], x[i+h] = turn(x[i], x[i+h], cos[i], sin[i])
+	}
+}
+
+// turn rounds each product and then their sum.
+func turn(a, b, c, s float32) (float32, float32) {
+	return float32(a*c) - float32(b*s), float32(b*c) + float32(a*s)
+}
+
+func twinScores(out []float32, stride int, q []float32, rows int, keys []float32, dim int) {
+	for j := range Chunk {
+		block := keys[(j/Lanes)*Lanes*dim+j%Lanes:]
+		for t := range rows {
+			var acc float32
+			for d := range dim {
+				acc = FMA(q[d*rows+t], block[d*Lanes], acc)
+			}
+			out[t*stride+j] = acc
+		}
+	}
+}
+
+func twinMix(acc []float32, w []float32, stride, rows int, values []float32, dim, n int) {
+	for t := range rows {
+		for j := range n {
+			for d := range dim {
+				acc[t*dim+d] = FMA(w[t*stride+j], values[j*dim+d], acc[t*dim+d])
+			}
+		}
+	}
+}
+
+// Constants of Exp: log2(e), ln 2 in two parts, and the polynomial of
+// (exp(r) - 1 - r) / r² on |r| <= ln(2)/2, highest power first (Cephes, expf).
+const (
+	expLow   = -87
+	expHigh  = 88
+	log2e    = 1.44269504088896341
+	ln2Hi    = 0.693359375
+	ln2Lo    = -2.12194440e-4
+	roundInt = 12582912 // 1.5 * 2^23: adding it rounds to an integer
+	expP0    = 1.9875691500e-4
+	expP1    = 1.3981999507e-3
+	expP2    = 8.3334519073e-3
+	expP3    = 4.1665795894e-2
+	expP4    = 1.6666665459e-1
+	expP5    = 5.0000001201e-1
+)
+
+// Exp is e to the x, within 2 units in the last place for -87 <= x <= 88. Below
+// that range it is exactly 0, above it stays at Exp(88).
+func Exp(x float32) float32 {
+	if x < expLow {
+		return 0
+	}
+	if x > expHigh {
+		x = expHigh
+	}
+	t := FMA(x, log2e, roundInt)
+	n := float32(t - roundInt)
+	r := FMA(n, -ln2Lo, FMA(n, -ln2Hi, x))
+	p := FMA(FMA(FMA(FMA(FMA(expP0, r, expP1), r, expP2), r, expP3), r, expP4), r, expP5)
+	y := float32(FMA(p, float32(r*r), r) + 1)
+	return y * math.Float32frombits(math.Float32bits(t)<<23+127<<23)
+}

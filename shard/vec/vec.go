@@ -1,0 +1,153 @@
+// Package vec holds the float32 vector operations of a forward pass: norms,
+// rotary embedding, activations, softmax and the pieces of attention.
+//
+// Invariant: the result of every operation is the same bits on every machine.
+// The plain Go functions in twin.go are the definition; each assembly kernel
+// equals its twin bit for bit. Sums run in 16 virtual lanes (element i belongs
+// to lane i mod 16, in order of i) that are then added as a fixed tree: lanes
+// 8 apart, 4 apart, 2 apart, 1 apart. Wherever the text says fma, the product
+// and the sum are rounded once.
+//
+// Start with Kernels, then twin.go.
+package vec
+
+import (
+	"fmt"
+	"math"
+)
+
+// Lanes is the number of virtual lanes of every sum. The lengths given to
+// Kernels are multiples of it, except where a function says otherwise.
+const Lanes = 16
+
+// Chunk is the number of positions of one key chunk and one value chunk, as
+// Scores and Mix read them.
+const Chunk = 64
+
+// Tile is the number of query vectors that Scores and Mix serve in one pass
+// when they don't serve just one.
+const Tile = 4
+
+// Kernels is one set of kernels. All sets give the same bits.
+type Kernels struct {
+	Name string
+
+	sumSquares  func(x []float32) float32
+	scaleMul    func(dst, x, w []float32, s float32)
+	add         func(dst, x []float32)
+	scale       func(x []float32, s float32)
+	siluMul     func(dst, gate, up []float32)
+	maximum     func(x []float32) float32
+	expSum      func(x []float32, shift float32) float32
+	ropePairs   func(x, cos, sin []float32)
+	ropeHalves  func(x, cos, sin []float32)
+	scores      func(out []float32, stride int, q []float32, rows int, keys []float32, dim int)
+	mix         func(acc []float32, w []float32, stride, rows int, values []float32, dim, n int)
+	unavailable string
+}
+
+// Names lists the kernel sets, fastest first.
+func Names() []string { return []string{"avx512", "avx2", "generic"} }
+
+// For returns the kernel set of that name: "avx512", "avx2" or "generic". It
+// fails when this CPU or this build lacks it.
+func For(name string) (*Kernels, error) {
+	for _, k := range sets() {
+		if k.Name != name {
+			continue
+		}
+		if k.unavailable != "" {
+			return nil, fmt.Errorf("vector kernels %q: %s", name, k.unavailable)
+		}
+		return &k, nil
+	}
+	return nil, fmt.Errorf("vector kernels %q: unknown; there are %v", name, Names())
+}
+
+// RMSNorm writes x / sqrt(mean(x²) + eps) * w to dst, which may be x.
+func (k *Kernels) RMSNorm(dst, x, w []float32, eps float32) {
+	need(len(x)%Lanes == 0 && len(w) == len(x) && len(dst) == len(x))
+	mean := k.sumSquares(x) / float32(len(x))
+	k.scaleMul(dst, x, w, 1/float32(math.Sqrt(float64(float32(mean+eps)))))
+}
+
+// Add adds x to dst.
+func (k *Kernels) Add(dst, x []float32) {
+	need(len(x)%Lanes == 0 && len(dst) == len(x))
+	k.add(dst, x)
+}
+
+// Scale multiplies x by s.
+func (k *Kernels) Scale(x []float32, s float32) {
+	need(len(x)%Lanes == 0)
+	k.scale(x, s)
+}
+
+// SiLUMul writes gate / (1 + exp(-gate)) * up to dst, which may be gate or up.
+func (k *Kernels) SiLUMul(dst, gate, up []float32) {
+	need(len(gate)%Lanes == 0 && len(up) == len(gate) && len(dst) == len(gate))
+	k.siluMul(dst, gate, up)
+}
+
+// Softmax replaces the scores x[:n] by exp(x - max) and returns one over their
+// sum: a caller scales what it makes of the weights, not the weights. len(x) is
+// n rounded up to a multiple of 16 or more; x[n:] up to that multiple becomes 0.
+func (k *Kernels) Softmax(x []float32, n int) float32 {
+	need(n > 0 && (n+Lanes-1)/Lanes*Lanes <= len(x))
+	x = x[:(n+Lanes-1)/Lanes*Lanes]
+	for i := n; i < len(x); i++ {
+		x[i] = float32(math.Inf(-1))
+	}
+	return 1 / k.expSum(x, k.maximum(x))
+}
+
+// RopeHalves turns the first 2*len(cos) values of x by the angles whose cosines and
+// sines are given, in pairs (i, i+len(cos)). len(cos) is a multiple of 8.
+func (k *Kernels) RopeHalves(x, cos, sin []float32) {
+	need(len(cos)%8 == 0 && len(sin) == len(cos) && len(x) >= 2*len(cos))
+	k.ropeHalves(x[:2*len(cos)], cos, sin)
+}
+
+// RopePairs is RopeHalves with pairs (2i, 2i+1).
+func (k *Kernels) RopePairs(x, cos, sin []float32) {
+	need(len(cos)%8 == 0 && len(sin) == len(cos) && len(x) >= 2*len(cos))
+	k.ropePairs(x[:2*len(cos)], cos, sin)
+}
+
+// Scores multiplies rows (1 or Tile) query vectors by the Chunk keys of one
+// key chunk: out[t*stride+j] = q_t · key_j, summed over dim in order.
+//
+//	q     [dim][rows]        the query vectors, interleaved
+//	keys  [Chunk/16][dim][16] see PutKey
+func (k *Kernels) Scores(out []float32, stride int, q []float32, rows int, keys []float32, dim int) {
+	need((rows == 1 || rows == Tile) && dim%Lanes == 0 && dim > 0 && stride >= Chunk)
+	need(len(q) >= rows*dim && len(keys) >= Chunk*dim && len(out) >= (rows-1)*stride+Chunk)
+	k.scores(out, stride, q, rows, keys, dim)
+}
+
+// Mix adds weighted values to rows (1 or Tile) accumulators, in order of j:
+// acc[t*dim+d] += w[t*stride+j] * values[j*dim+d] for j < n.
+func (k *Kernels) Mix(acc []float32, w []float32, stride, rows int, values []float32, dim, n int) {
+	need((rows == 1 || rows == Tile) && dim%Lanes == 0 && n >= 0 && n <= Chunk)
+	if n == 0 || dim == 0 {
+		return
+	}
+	need(len(acc) >= rows*dim && len(values) >= n*dim && len(w) >= (rows-1)*stride+n)
+	k.mix(acc, w, stride, rows, values, dim, n)
+}
+
+// PutKey stores key as position slot (0 .. Chunk-1) of a key chunk.
+func PutKey(chunk []float32, slot int, key []float32) {
+	dst := chunk[(slot/Lanes)*Lanes*len(key)+slot%Lanes:]
+	for d, v := range key {
+		dst[d*Lanes] = v
+	}
+}
+
+// need panics when a caller broke a kernel's contract on shapes: assembly does
+// not check bounds.
+func need(ok bool) {
+	if !ok {
+		panic("vec: shapes break the kernel's contract")
+	}
+}

@@ -1,0 +1,348 @@
+package vec
+
+import (
+	"fmt"
+	"math"
+	"math/big"
+	"math/rand/v2"
+	"testing"
+)
+
+// eachSet runs fn for every assembly set that this CPU has, and says which it
+// has not.
+func eachSet(t *testing.T, fn func(t *testing.T, k *Kernels)) {
+	for _, name := range Names() {
+		if name == "generic" {
+			continue
+		}
+		k, err := For(name)
+		if err != nil {
+			t.Logf("not tested here: %v", err)
+			continue
+		}
+		t.Run(name, func(t *testing.T) { fn(t, k) })
+	}
+}
+
+func noise(r *rand.Rand, n int, scale float32) []float32 {
+	x := make([]float32, n)
+	for i := range x {
+		x[i] = float32(r.NormFloat64()) * scale
+	}
+	return x
+}
+
+func same(t *testing.T, what string, got, want []float32) {
+	t.Helper()
+	for i := range want {
+		if math.Float32bits(got[i]) != math.Float32bits(want[i]) {
+			t.Fatalf("%s: [%d] is %g (%#x), the twin has %g (%#x)", what, i,
+				got[i], math.Float32bits(got[i]), want[i], math.Float32bits(want[i]))
+		}
+	}
+}
+
+func clone(x []float32) []float32 { return append([]float32(nil), x...) }
+
+func TestKernelsEqualTheirTwins(t *testing.T) {
+	g := twin()
+	eachSet(t, func(t *testing.T, k *Kernels) {
+		r := rand.New(rand.NewPCG(1, 2))
+		for _, n := range []int{16, 32, 48, 64, 96, 576, 1536} {
+			for _, scale := range []float32{1e-20, 1e-3, 1, 30, 1e4} {
+				at := fmt.Sprintf("n=%d scale=%g", n, scale)
+				x, w, up := noise(r, n, scale), noise(r, n, 1), noise(r, n, 1)
+				a, b := make([]float32, n), make([]float32, n)
+
+				k.RMSNorm(a, x, w, 1e-5)
+				g.RMSNorm(b, x, w, 1e-5)
+				same(t, "RMSNorm "+at, a, b)
+				k.SiLUMul(a, x, up)
+				g.SiLUMul(b, x, up)
+				same(t, "SiLUMul "+at, a, b)
+				copy(a, w)
+				copy(b, w)
+				k.Add(a, x)
+				g.Add(b, x)
+				same(t, "Add "+at, a, b)
+				k.Scale(a, scale)
+				g.Scale(b, scale)
+				same(t, "Scale "+at, a, b)
+				for _, m := range []int{n, n - 1, n - 15} {
+					copy(a, x)
+					copy(b, x)
+					ia, ib := k.Softmax(a, m), g.Softmax(b, m)
+					same(t, "Softmax "+at, append(a, ia), append(b, ib))
+					a, b = a[:n], b[:n]
+				}
+			}
+		}
+	})
+}
+
+func TestRopeEqualsItsTwin(t *testing.T) {
+	g := twin()
+	eachSet(t, func(t *testing.T, k *Kernels) {
+		r := rand.New(rand.NewPCG(3, 4))
+		for _, dims := range []int{16, 32, 48, 64, 80, 128} {
+			angles := NewAngles(dims, 10000, 1, nil)
+			cos, sin := make([]float32, dims/2), make([]float32, dims/2)
+			angles.At(r.IntN(5000), cos, sin)
+			x := noise(r, dims+16, 1)
+			a, b := clone(x), clone(x)
+			k.RopePairs(a, cos, sin)
+			g.RopePairs(b, cos, sin)
+			same(t, fmt.Sprint("RopePairs ", dims), a, b)
+			same(t, "RopePairs beyond its dims", a[dims:], x[dims:])
+			k.RopeHalves(a, cos, sin)
+			g.RopeHalves(b, cos, sin)
+			same(t, fmt.Sprint("RopeHalves ", dims), a, b)
+			same(t, "RopeHalves beyond its dims", a[dims:], x[dims:])
+		}
+	})
+}
+
+func TestAttentionPiecesEqualTheirTwins(t *testing.T) {
+	g := twin()
+	eachSet(t, func(t *testing.T, k *Kernels) {
+		r := rand.New(rand.NewPCG(5, 6))
+		for _, dim := range []int{16, 32, 48, 64, 80, 96, 112, 128, 256} {
+			keys, values := noise(r, Chunk*dim, 1), noise(r, Chunk*dim, 1)
+			for _, rows := range []int{1, Tile} {
+				for _, stride := range []int{Chunk, 3*Chunk + 16} {
+					at := fmt.Sprintf("dim=%d rows=%d stride=%d", dim, rows, stride)
+					q := noise(r, rows*dim, 1)
+					a, b := noise(r, rows*stride, 1), make([]float32, rows*stride)
+					copy(b, a)
+					k.Scores(a, stride, q, rows, keys, dim)
+					g.Scores(b, stride, q, rows, keys, dim)
+					same(t, "Scores "+at, a, b)
+					for _, n := range []int{0, 1, 15, 16, 17, 63, Chunk} {
+						accA := noise(r, rows*dim, 1)
+						accB := clone(accA)
+						k.Mix(accA, a, stride, rows, values, dim, n)
+						g.Mix(accB, b, stride, rows, values, dim, n)
+						same(t, fmt.Sprintf("Mix %s n=%d", at, n), accA, accB)
+					}
+				}
+			}
+		}
+	})
+}
+
+// A tile must give each of its rows the bits that the row has alone.
+func TestTileEqualsSingleRows(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	const dim = 48
+	keys, values, q := noise(r, Chunk*dim, 1), noise(r, Chunk*dim, 1), noise(r, Tile*dim, 1)
+	for _, name := range Names() {
+		k, err := For(name)
+		if err != nil {
+			continue
+		}
+		out, acc := make([]float32, Tile*Chunk), make([]float32, Tile*dim)
+		k.Scores(out, Chunk, q, Tile, keys, dim)
+		k.Mix(acc, out, Chunk, Tile, values, dim, 50)
+		for row := range Tile {
+			one, oneAcc, oneQ := make([]float32, Chunk), make([]float32, dim), make([]float32, dim)
+			for d := range dim {
+				oneQ[d] = q[d*Tile+row]
+			}
+			k.Scores(one, Chunk, oneQ, 1, keys, dim)
+			same(t, name+" Scores", out[row*Chunk:(row+1)*Chunk], one)
+			k.Mix(oneAcc, one, Chunk, 1, values, dim, 50)
+			same(t, name+" Mix", acc[row*dim:(row+1)*dim], oneAcc)
+		}
+	}
+}
+
+func TestScoresAgainstFloat64(t *testing.T) {
+	r := rand.New(rand.NewPCG(9, 10))
+	const dim = 64
+	g := twin()
+	chunk, q, out := make([]float32, Chunk*dim), noise(r, dim, 1), make([]float32, Chunk)
+	var want [Chunk]float64
+	for j := range Chunk {
+		key := noise(r, dim, 1)
+		PutKey(chunk, j, key)
+		for d := range dim {
+			want[j] += float64(key[d]) * float64(q[d])
+		}
+	}
+	g.Scores(out, Chunk, q, 1, chunk, dim)
+	for j := range Chunk {
+		if math.Abs(float64(out[j])-want[j]) > 1e-5 {
+			t.Errorf("key %d: %g, want %g", j, out[j], want[j])
+		}
+	}
+}
+
+func TestExpAgainstFloat64(t *testing.T) {
+	for i := range 400000 {
+		x := float32(-87 + float64(i)*175/400000)
+		want := math.Exp(float64(x))
+		if e := math.Abs(float64(Exp(x))/want - 1); e > 2.4e-7 {
+			t.Fatalf("Exp(%g) = %g, want %g: off by %g", x, Exp(x), want, e)
+		}
+	}
+	for _, c := range []struct{ x, want float32 }{
+		{0, 1}, {-87.01, 0}, {-1e30, 0}, {float32(math.Inf(-1)), 0}, {1e30, Exp(88)}, {float32(math.Inf(1)), Exp(88)},
+	} {
+		if got := Exp(c.x); got != c.want {
+			t.Errorf("Exp(%g) = %g, want %g", c.x, got, c.want)
+		}
+	}
+	if x := Exp(float32(math.NaN())); x == x {
+		t.Errorf("Exp(NaN) = %g", x)
+	}
+}
+
+// The reference is exact rational arithmetic, rounded once.
+func TestFMAIsRoundedOnce(t *testing.T) {
+	r := rand.New(rand.NewPCG(11, 12))
+	check := func(x, y, z float32) {
+		t.Helper()
+		sum := new(big.Rat).SetFloat64(float64(x) * float64(y))
+		sum.Add(sum, new(big.Rat).SetFloat64(float64(z)))
+		want, _ := sum.Float32()
+		if got := FMA(x, y, z); got != want {
+			t.Fatalf("FMA(%x, %x, %x) = %x, want %x", x, y, z, got, want)
+		}
+	}
+	for range 200000 {
+		x, y := float32(r.NormFloat64()), float32(r.NormFloat64())
+		// z far above or below the product makes midpoints likely.
+		z := float32(math.Ldexp(r.NormFloat64(), r.IntN(80)-40))
+		check(x, y, z)
+		// Sums that sit on a float32 midpoint but for a far smaller part.
+		m := math.Float32frombits(0x3f800000 | r.Uint32()&0x7fffff)
+		tiny := math.Float32frombits(r.Uint32()&0x807fffff | 0x0c800000)
+		check(math.Float32frombits(0x33800000), 1, m)                 // exactly half a unit
+		check(math.Float32frombits(0x33800000|r.Uint32()&3), 1, m)    // nearly
+		check(math.Float32frombits(0x33800001), 1+tiny, m)            // nearly
+		check(float32(1<<12+1)/(1<<30), float32(1<<12+1)/(1<<18), -m) // cancels
+		// Subnormal results.
+		check(x*1e-20, y*1e-20, z*1e-40)
+		check(x*1e-23, y*1e-22, float32(math.Ldexp(float64(r.IntN(1<<20)), -149)))
+	}
+	// 2^-24 + 2^-70 above 1: to nearest in float64 first would give 1.
+	check(math.Float32frombits(0x33800001), math.Float32frombits(0x3f7fffff), 1)
+	inf := float32(math.Inf(1))
+	if FMA(inf, 1, 1) != inf || FMA(math.MaxFloat32, 2, 0) != inf {
+		t.Error("FMA and infinity")
+	}
+	if x := FMA(inf, 1, -inf); x == x {
+		t.Errorf("FMA(Inf, 1, -Inf) = %g", x)
+	}
+}
+
+func TestSincosAgainstMath(t *testing.T) {
+	r := rand.New(rand.NewPCG(13, 14))
+	for range 100000 {
+		x := r.Float64() * math.Pow(2, float64(r.IntN(20)))
+		s, c := sincos(x)
+		// The argument itself has an error of half a unit in its last place.
+		if math.Abs(s-math.Sin(x)) > 3e-15 || math.Abs(c-math.Cos(x)) > 3e-15 {
+			t.Fatalf("sincos(%g) = %g, %g, want %g, %g", x, s, c, math.Sin(x), math.Cos(x))
+		}
+	}
+}
+
+// Fixed bits: a machine on which this fails would not agree with the others.
+func TestAnglesBits(t *testing.T) {
+	for _, c := range []struct {
+		dims, pos int
+		base      float64
+		factors   []float32
+		scale     float64
+	}{
+		{64, 1, 10000, nil, 1}, {64, 4095, 100000, nil, 1}, {128, 32767, 1e6, nil, 0.125},
+		{8, 77, 500000, []float32{1, 2, 4, 32}, 1},
+	} {
+		a := NewAngles(c.dims, c.base, c.scale, c.factors)
+		cos, sin := make([]float32, c.dims/2), make([]float32, c.dims/2)
+		a.At(c.pos, cos, sin)
+		for i := range cos {
+			th := float64(c.pos) * c.scale * math.Pow(c.base, -2*float64(i)/float64(c.dims))
+			if c.factors != nil {
+				th /= float64(c.factors[i])
+			}
+			if math.Abs(float64(cos[i])-math.Cos(th)) > 7e-8 || math.Abs(float64(sin[i])-math.Sin(th)) > 7e-8 {
+				t.Errorf("dims %d pos %d angle %d: %g %g, want %g %g", c.dims, c.pos, i, cos[i], sin[i], math.Cos(th), math.Sin(th))
+			}
+		}
+	}
+}
+
+func TestF16(t *testing.T) {
+	for h := range 1 << 16 {
+		x := FromF16(uint16(h))
+		want := math.Ldexp(float64(h&0x3ff), -24)
+		if e := h >> 10 & 31; e > 0 {
+			want = math.Ldexp(float64(h&0x3ff|0x400), e-25)
+		}
+		if h>>10&31 == 31 {
+			want = math.Inf(1)
+		}
+		if h&0x8000 != 0 {
+			want = -want
+		}
+		nan := h&0x7fff > 0x7c00
+		if nan != (x != x) || !nan && float64(x) != want {
+			t.Fatalf("FromF16(%#04x) = %g, want %g", h, x, want)
+		}
+		if back := ToF16(x); !nan && back != uint16(h) {
+			t.Fatalf("ToF16(FromF16(%#04x)) = %#04x", h, back)
+		}
+		if h&0x7fff >= 0x7c00 || h&0x8000 != 0 {
+			continue
+		}
+		// Between two neighbours: the middle goes to the even one, the rest to the nearer.
+		next := float64(FromF16(uint16(h + 1)))
+		if h+1 == 0x7c00 {
+			next = 65536
+		}
+		mid := float32((float64(x) + next) / 2)
+		for _, c := range []struct {
+			x    float32
+			want int
+		}{{mid, h + h&1}, {math.Nextafter32(mid, 0), h}, {math.Nextafter32(mid, 1e9), h + 1}} {
+			if got := ToF16(c.x); int(got) != c.want {
+				t.Fatalf("ToF16(%g) = %#04x, want %#04x", c.x, got, c.want)
+			}
+		}
+	}
+}
+
+func TestForRefusesUnknown(t *testing.T) {
+	if _, err := For("sse9"); err == nil {
+		t.Error("For(sse9) succeeded")
+	}
+}
+
+func BenchmarkAttentionChunk(b *testing.B) {
+	const dim = 64
+	r := rand.New(rand.NewPCG(1, 1))
+	keys, q, out, acc := noise(r, Chunk*dim, 1), noise(r, Tile*dim, 1), make([]float32, Tile*Chunk), make([]float32, Tile*dim)
+	for _, name := range Names() {
+		k, err := For(name)
+		if err != nil {
+			continue
+		}
+		for _, rows := range []int{1, Tile} {
+			b.Run(fmt.Sprintf("%s/rows=%d", name, rows), func(b *testing.B) {
+				for b.Loop() {
+					k.Scores(out, Chunk, q, rows, keys, dim)
+					k.Mix(acc, out, Chunk, rows, keys, dim, Chunk)
+				}
+				b.ReportMetric(float64(4*rows*Chunk*dim)*float64(b.N)/float64(b.Elapsed().Nanoseconds()), "Gflop/s")
+			})
+		}
+		x := noise(r, 4096, 1)
+		b.Run(name+"/silu4096", func(b *testing.B) {
+			for b.Loop() {
+				k.siluMul(x, x, x)
+			}
+		})
+	}
+}
