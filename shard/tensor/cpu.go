@@ -1,0 +1,64 @@
+package tensor
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+)
+
+// kernel is a multiplication of groups x 16 rows with a tile of activations.
+type kernel struct {
+	groups int
+	fn     func(*call)
+}
+
+// kernelSet is what one instruction set can do. All sets give the same bits.
+type kernelSet struct {
+	name     string
+	tile     int // most activation rows a tile
+	quantize func(x []float32, dst []byte, rows, r int)
+	kernels  [numForms][maxTile + 1]kernel // by form and rows of the tile
+}
+
+// CPUVariable is the environment variable that forces a kernel set.
+const CPUVariable = "MESHNET_CPU"
+
+// chosen picks the kernel set of this process, once: the one named in the environment, else the best that the CPU has.
+var chosen = sync.OnceValues(func() (*kernelSet, error) { return choose(os.Getenv(CPUVariable)) })
+
+// CPU names the kernel set in use: "avx512", "avx2" or "generic". When the environment asks for one that this CPU lacks, it
+// returns that error, as will Pack.
+func CPU() (string, error) {
+	ks, err := chosen()
+	if err != nil {
+		return "", err
+	}
+	return ks.name, nil
+}
+
+func choose(name string) (*kernelSet, error) {
+	sets := kernelSets()
+	if name == "" {
+		return sets[0], nil
+	}
+	var names []string
+	for _, ks := range sets {
+		if ks.name == name {
+			return ks, nil
+		}
+		names = append(names, ks.name)
+	}
+	return nil, fmt.Errorf("%s=%q: this machine has the kernel sets %s", CPUVariable, name, strings.Join(names, ", "))
+}
+
+// generic is the set in plain Go.
+func generic() *kernelSet {
+	ks := &kernelSet{name: "generic", tile: maxTile, quantize: quantizeTwin}
+	for id := range numForms {
+		for t := 1; t <= maxTile; t++ {
+			ks.kernels[id][t] = kernel{1, twin(&forms[id], t)}
+		}
+	}
+	return ks
+}

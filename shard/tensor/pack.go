@@ -1,0 +1,289 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"sync"
+
+	"github.com/meshnet/meshnet/shard/gguf"
+	"github.com/meshnet/meshnet/shard/pool"
+)
+
+// fill packs the tensors' rows, group by group.
+func (m *Matrix) fill(p *pool.Pool, ts []*gguf.Tensor) error {
+	var mu sync.Mutex
+	var first error
+	const batch = 4
+	groups := m.groups()
+	p.Run((groups+batch-1)/batch, func(i int) {
+		for g := i * batch; g < min(groups, (i+1)*batch); g++ {
+			if err := m.fillGroup(g, ts); err != nil {
+				mu.Lock()
+				first = err
+				mu.Unlock()
+				return
+			}
+		}
+	})
+	return first
+}
+
+func (m *Matrix) fillGroup(g int, ts []*gguf.Tensor) error {
+	dst := m.data[g*m.group:][:m.group]
+	t, row := 0, g*groupRows
+	for row >= ts[t].Rows() {
+		row -= ts[t].Rows()
+		t++
+	}
+	for lane := 0; lane < groupRows && t < len(ts); lane++ {
+		n := ts[t].RowBytes()
+		if bad := m.fillRow(dst, lane, ts[t].Data[row*n:][:n]); bad >= 0 {
+			return fmt.Errorf("pack tensor %q: row %d has a scale or value that is not finite, near column %d: the file is damaged",
+				ts[t].Name, row, bad)
+		}
+		if row++; row == ts[t].Rows() {
+			row, t = 0, t+1
+		}
+	}
+	return nil
+}
+
+// fillRow packs one row into its lane and returns the column near which it is not finite, or -1.
+func (m *Matrix) fillRow(dst []byte, lane int, raw []byte) int {
+	f := m.form
+	if f.float() {
+		return f.fillFloats(dst, lane, raw, m.cols)
+	}
+	var b block
+	for u := range m.cols / blockValues {
+		f.readBlock(raw, u, &b)
+		if !finiteHalf(b.d[:]) || f.mins && !finiteHalf(b.m[:]) {
+			return u * blockValues
+		}
+		f.putScales(dst, u, lane, &b)
+		f.putLines(dst[m.lines+u*f.lineBytes:][:f.lineBytes], lane, &b.q)
+	}
+	return -1
+}
+
+func (f *form) fillFloats(dst []byte, lane int, raw []byte, cols int) int {
+	le := binary.LittleEndian
+	exp := uint16(0x7c00) // all ones in a float16 that is not finite
+	if f.id == formBF16 {
+		exp = 0x7f80
+	}
+	for i := range cols {
+		switch f.id {
+		case formF32:
+			v := le.Uint32(raw[4*i:])
+			if v&0x7f800000 == 0x7f800000 {
+				return i
+			}
+			le.PutUint32(dst[i*64+lane*4:], v)
+		default:
+			v := le.Uint16(raw[2*i:])
+			if v&exp == exp {
+				return i
+			}
+			le.PutUint16(dst[i*32+lane*2:], v)
+		}
+	}
+	return -1
+}
+
+// readBlock reads sub-block u of a row in the file's layout.
+func (f *form) readBlock(raw []byte, u int, b *block) {
+	switch f.id {
+	case formQ8:
+		s := raw[u*34:][:34]
+		b.d = [2]byte(s)
+		for i, q := range s[2:] {
+			b.q[i] = q ^ 0x80
+		}
+	case formQ4z:
+		s := raw[u*18:][:18]
+		b.d = [2]byte(s)
+		b.nibbles(s[2:])
+	case formQ4m:
+		s := raw[u*20:][:20]
+		b.d, b.m = [2]byte(s), [2]byte(s[2:])
+		b.nibbles(s[4:])
+	case formQ5z:
+		s := raw[u*22:][:22]
+		b.d = [2]byte(s)
+		b.nibbles(s[6:])
+		b.fifth(binary.LittleEndian.Uint32(s[2:]))
+	case formQ5m:
+		s := raw[u*24:][:24]
+		b.d, b.m = [2]byte(s), [2]byte(s[2:])
+		b.nibbles(s[8:])
+		b.fifth(binary.LittleEndian.Uint32(s[4:]))
+	case formQ4k:
+		s := raw[u/8*144:][:144]
+		b.superHead(s, u%8)
+		b.superNibbles(s[16:], u%8)
+	case formQ5k:
+		s := raw[u/8*176:][:176]
+		b.superHead(s, u%8)
+		b.superNibbles(s[48:], u%8)
+		for i := range b.q {
+			b.q[i] |= s[16+i] >> (u % 8) & 1 << 4
+		}
+	case formQ6k:
+		b.six(raw[u/8*210:][:210], u%8)
+	}
+}
+
+// nibbles reads 32 nibbles: the low ones are values 0..15, the high ones 16..31.
+func (b *block) nibbles(s []byte) {
+	for i, v := range s[:16] {
+		b.q[i], b.q[i+16] = v&15, v>>4
+	}
+}
+
+// fifth adds bit 4 of each value.
+func (b *block) fifth(bits uint32) {
+	for i := range b.q {
+		b.q[i] |= byte(bits>>i&1) << 4
+	}
+}
+
+// superHead reads the scales of sub-block j of a Q4_K or Q5_K super-block: 6 bits each, packed into 12 bytes.
+func (b *block) superHead(s []byte, j int) {
+	b.d, b.m = [2]byte(s), [2]byte(s[2:])
+	k := s[4:16]
+	if j < 4 {
+		b.sc, b.mn = k[j]&63, k[j+4]&63
+		return
+	}
+	b.sc, b.mn = k[j+4]&15|k[j-4]>>6<<4, k[j+4]>>4|k[j]>>6<<4
+}
+
+// superNibbles reads sub-block j: pairs of sub-blocks share 32 bytes.
+func (b *block) superNibbles(s []byte, j int) {
+	for i, v := range s[j/2*32:][:32] {
+		b.q[i] = v >> (j % 2 * 4) & 15
+	}
+}
+
+// six reads sub-block j of a Q6_K super-block: low nibbles (128 bytes), upper two bits (64 bytes), scales (16), d.
+func (b *block) six(s []byte, j int) {
+	b.d = [2]byte(s[208:])
+	b.sc16 = [2]byte(s[192+2*j:])
+	lo, hi := s[j/4*64+j%2*32:][:32], s[128+j/4*32:][:32]
+	for i := range b.q {
+		b.q[i] = lo[i]>>(j%4/2*4)&15 | hi[i]>>(j%4*2)&3<<4
+	}
+}
+
+// putScales stores the scales of sub-block u of a lane.
+func (f *form) putScales(dst []byte, u, lane int, b *block) {
+	per := f.unit / blockValues
+	s := dst[u/per*f.scaleBytes:][:f.scaleBytes]
+	j := u % per
+	copy(s[2*lane:], b.d[:])
+	switch {
+	case f.halves:
+		s[32+(2*j)*16+lane], s[32+(2*j+1)*16+lane] = b.sc16[0], b.sc16[1]
+	case f.super:
+		copy(s[32+2*lane:], b.m[:])
+		s[64+j*16+lane], s[192+j*16+lane] = b.sc, b.mn
+	case f.mins:
+		copy(s[32+2*lane:], b.m[:])
+	}
+}
+
+// putLines stores 32 weights of a lane. Four values are one dword, handled at once.
+func (f *form) putLines(dst []byte, lane int, q *[blockValues]byte) {
+	le := binary.LittleEndian
+	if f.bits == 8 {
+		for k := range 8 {
+			le.PutUint32(dst[k*64+lane*4:], le.Uint32(q[4*k:]))
+		}
+		return
+	}
+	const nib, one, two = 0x0f0f0f0f, 0x01010101, 0x03030303
+	for k := range 4 {
+		le.PutUint32(dst[k*64+lane*4:], le.Uint32(q[4*k:])&nib|le.Uint32(q[16+4*k:])&nib<<4)
+	}
+	switch f.bits {
+	case 5:
+		h := uint32(0)
+		for k := range 8 {
+			h |= le.Uint32(q[4*k:]) >> 4 & one << k
+		}
+		le.PutUint32(dst[4*64+lane*4:], h)
+	case 6:
+		for half := range 2 {
+			h := uint32(0)
+			for k := range 4 {
+				h |= le.Uint32(q[16*half+4*k:]) >> 4 & two << (2 * k)
+			}
+			le.PutUint32(dst[(4+half)*64+lane*4:], h)
+		}
+	}
+}
+
+// getScales and getLines undo putScales and putLines.
+func (f *form) getScales(src []byte, u, lane int, b *block) {
+	per := f.unit / blockValues
+	s := src[u/per*f.scaleBytes:][:f.scaleBytes]
+	j := u % per
+	b.d = [2]byte(s[2*lane:])
+	switch {
+	case f.halves:
+		b.sc16 = [2]byte{s[32+(2*j)*16+lane], s[32+(2*j+1)*16+lane]}
+	case f.super:
+		b.m = [2]byte(s[32+2*lane:])
+		b.sc, b.mn = s[64+j*16+lane], s[192+j*16+lane]
+	case f.mins:
+		b.m = [2]byte(s[32+2*lane:])
+	}
+}
+
+func (f *form) getLines(src []byte, lane int, q *[blockValues]byte) {
+	le := binary.LittleEndian
+	if f.bits == 8 {
+		for k := range 8 {
+			le.PutUint32(q[4*k:], le.Uint32(src[k*64+lane*4:]))
+		}
+		return
+	}
+	const nib, one, two = 0x0f0f0f0f, 0x01010101, 0x03030303
+	for k := range 4 {
+		v := le.Uint32(src[k*64+lane*4:])
+		lo, hi := v&nib, v>>4&nib
+		switch f.bits {
+		case 5:
+			h := le.Uint32(src[4*64+lane*4:])
+			lo |= h >> k & one << 4
+			hi |= h >> (k + 4) & one << 4
+		case 6:
+			lo |= le.Uint32(src[4*64+lane*4:]) >> (2 * k) & two << 4
+			hi |= le.Uint32(src[5*64+lane*4:]) >> (2 * k) & two << 4
+		}
+		le.PutUint32(q[4*k:], lo)
+		le.PutUint32(q[16+4*k:], hi)
+	}
+}
+
+// row dequantizes a lane of a packed group.
+func (f *form) row(group []byte, lines, lane int, dst []float32) {
+	if f.float() {
+		for i := range dst {
+			if f.id == formF32 {
+				dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(group[i*64+lane*4:]))
+			} else {
+				dst[i] = f.floatAt(group[i*32+lane*2:], 0)
+			}
+		}
+		return
+	}
+	var b block
+	for u := range len(dst) / blockValues {
+		f.getScales(group, u, lane, &b)
+		f.getLines(group[lines+u*f.lineBytes:], lane, &b.q)
+		b.dequant(f, dst[u*blockValues:][:blockValues])
+	}
+}

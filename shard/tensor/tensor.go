@@ -1,0 +1,128 @@
+// Package tensor multiplies packed weight matrices with rows of activations.
+//
+// Invariant: an output value depends on its weight row and its activation row and on nothing else; not on how many rows
+// came with it, on tiles, threads or instruction sets. The kernels in plain Go (twin.go) define every bit; those in
+// assembly, written by gen, equal them.
+//
+// A matrix is repacked once, when it is loaded (form.go says how it then lies in memory), and quantized weights meet
+// activations that are quantized to int8 in blocks of 32 (acts.go). Start reading at Matrix.Mul, then form.go and twin.go.
+package tensor
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"github.com/meshnet/meshnet/shard/gguf"
+	"github.com/meshnet/meshnet/shard/pool"
+)
+
+// MaxCols bounds the length of a row, so that one kernel call stays far under 100 us and sums of blocks cannot overflow.
+const MaxCols = 1 << 18
+
+// Matrix is a packed weight matrix of Rows x Cols. It is safe for concurrent use; Close frees its memory.
+type Matrix struct {
+	rows, cols int
+	typ        gguf.Type
+	form       *form
+	group      int // bytes of 16 packed rows
+	lines      int // offset of the lines in a group, after its scales
+	data       []byte
+	free       func()
+	cleanup    runtime.Cleanup
+	ks         *kernelSet
+}
+
+// Pack repacks a tensor of one or two dims for multiplication; one dim is a single row. It spreads the work over p and
+// fails on a type without kernels, on rows that are not whole blocks, and on scales or values that are not finite.
+func Pack(t *gguf.Tensor, p *pool.Pool) (*Matrix, error) { return PackFused(p, t) }
+
+// PackFused stacks the rows of several tensors of one type and one row length into one matrix.
+func PackFused(p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error) {
+	ks, err := chosen()
+	if err != nil {
+		return nil, err
+	}
+	return packFused(ks, p, ts...)
+}
+
+func packFused(ks *kernelSet, p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error) {
+	if len(ts) == 0 {
+		return nil, errors.New("pack matrix: no tensor given")
+	}
+	rows := 0
+	for _, t := range ts {
+		if err := check(t); err != nil {
+			return nil, fmt.Errorf("pack tensor %q: %w", t.Name, err)
+		}
+		if t.Type != ts[0].Type || t.Dims[0] != ts[0].Dims[0] {
+			return nil, fmt.Errorf("pack tensor %q: %s rows of %d cannot be stacked on %s rows of %d of %q",
+				t.Name, t.Type, t.Dims[0], ts[0].Type, ts[0].Dims[0], ts[0].Name)
+		}
+		rows += t.Rows()
+	}
+	m := &Matrix{rows: rows, cols: int(ts[0].Dims[0]), typ: ts[0].Type, form: formOf(ts[0].Type), ks: ks}
+	m.group, m.lines = m.form.layout(m.cols)
+	var err error
+	m.data, m.free, err = alloc(m.groups() * m.group)
+	if err != nil {
+		return nil, fmt.Errorf("pack tensor %q: %w", ts[0].Name, err)
+	}
+	if err := m.fill(p, ts); err != nil {
+		m.free()
+		return nil, err
+	}
+	m.cleanup = runtime.AddCleanup(m, func(free func()) { free() }, m.free)
+	return m, nil
+}
+
+// check says whether a tensor can become a matrix.
+func check(t *gguf.Tensor) error {
+	f := formOf(t.Type)
+	switch {
+	case f == nil:
+		return fmt.Errorf("type %s has no kernels here; known are %s", t.Type, knownTypes())
+	case len(t.Dims) < 1 || len(t.Dims) > 2:
+		return fmt.Errorf("%d dims, a matrix has 1 or 2", len(t.Dims))
+	case t.Dims[0] > MaxCols:
+		return fmt.Errorf("rows of %d values, at most %d are supported", t.Dims[0], MaxCols)
+	case t.Dims[0]%uint64(f.unit) != 0:
+		return fmt.Errorf("rows of %d values are not whole blocks of %d (%s)", t.Dims[0], f.unit, t.Type)
+	case len(t.Data) != t.Rows()*t.RowBytes():
+		return fmt.Errorf("%d bytes of data, dims %d of %s need %d", len(t.Data), t.Dims, t.Type, t.Rows()*t.RowBytes())
+	}
+	return nil
+}
+
+// Rows is the length of one output row.
+func (m *Matrix) Rows() int { return m.rows }
+
+// Cols is the length of one activation row.
+func (m *Matrix) Cols() int { return m.cols }
+
+// Type is the weights' type in the file.
+func (m *Matrix) Type() gguf.Type { return m.typ }
+
+// Bytes is the memory that the packed weights take.
+func (m *Matrix) Bytes() int64 { return int64(len(m.data)) }
+
+func (m *Matrix) groups() int { return (m.rows + groupRows - 1) / groupRows }
+
+// Close frees the weights. The matrix must not be used afterwards. A matrix that is dropped without Close is freed when
+// it is collected.
+func (m *Matrix) Close() {
+	if m.data != nil {
+		m.cleanup.Stop()
+		m.free()
+		m.data = nil
+	}
+}
+
+// Row writes the weights of row i, dequantized exactly as ggml does, to dst[:Cols()].
+func (m *Matrix) Row(i int, dst []float32) {
+	if i < 0 || i >= m.rows {
+		panic(fmt.Sprintf("tensor: row %d of a matrix of %d rows", i, m.rows))
+	}
+	m.form.row(m.data[i/groupRows*m.group:][:m.group], m.lines, i%groupRows, dst[:m.cols])
+	runtime.KeepAlive(m)
+}

@@ -1,0 +1,129 @@
+package tensor
+
+import (
+	"encoding/binary"
+	"math"
+	"unsafe"
+)
+
+// call is the work of one kernel call: some groups of 16 rows times one tile of activations. Assembly reads it by offset.
+type call struct {
+	w        *byte    // first group
+	group    int      // bytes from one group to the next
+	lines    int      // offset of the lines in a group
+	steps    int      // form.steps of a row
+	a        *byte    // activation tile
+	out      *float32 // first output of the first row of activations
+	outGroup int      // bytes from one group's outputs to the next's
+	outRow   int      // bytes from one activation row's outputs to the next's
+}
+
+// twin is the kernel of a form for one group and a tile of t rows, in plain Go. It is the definition of the form's outputs:
+//
+//	acc = 0; for each block in order:
+//	    isum = sum over the block of (q - zero) * a      exact in int32
+//	    acc = fma(float32(isum), dw * da, acc)
+//	    if mins: acc = fma(m, da * float32(sum a), acc)
+//
+// where dw is the block's scale, or d * scale of a sub-block; of a super-block m = -(dmin * minimum); and Q6_K does the first
+// two lines for 16 values at a time. Float weights: acc = fma(w, x, acc), value by value.
+func twin(f *form, t int) func(c *call) {
+	if f.float() {
+		return func(c *call) { twinFloat(f, t, c) }
+	}
+	return func(c *call) { twinQuant(f, t, c) }
+}
+
+func twinQuant(f *form, t int, c *call) {
+	nb := c.steps * f.unit / blockValues
+	group := unsafe.Slice(c.w, c.lines+nb*f.lineBytes)
+	a := unsafe.Slice((*uint32)(unsafe.Pointer(c.a)), nb*actFields*t)
+	var acc [maxTile][groupRows]float32
+	var q [groupRows][blockValues]int32
+	var d, d1, m [groupRows]float32
+	for b := range nb {
+		for r := range groupRows {
+			d[r], d1[r], m[r] = f.unpackLane(group, c.lines, b, r, &q[r])
+		}
+		blk := a[b*actFields*t:][:actFields*t]
+		for v := range t {
+			da, dsum := math.Float32frombits(blk[v]), math.Float32frombits(blk[3*t+v])
+			var x [blockValues]int32
+			for k := range 8 {
+				w := blk[(4+k)*t+v]
+				x[4*k], x[4*k+1], x[4*k+2], x[4*k+3] = int32(int8(w)), int32(int8(w>>8)), int32(int8(w>>16)), int32(int8(w>>24))
+			}
+			for r := range groupRows {
+				lo, hi := dot16((*[16]int32)(q[r][:16]), (*[16]int32)(x[:16])), dot16((*[16]int32)(q[r][16:]), (*[16]int32)(x[16:]))
+				s := acc[v][r]
+				if f.halves {
+					s = fma32(float32(lo), float32(d[r]*da), s)
+					s = fma32(float32(hi), float32(d1[r]*da), s)
+				} else {
+					s = fma32(float32(lo+hi), float32(d[r]*da), s)
+				}
+				if f.mins {
+					s = fma32(m[r], dsum, s)
+				}
+				acc[v][r] = s
+			}
+		}
+	}
+	c.store(&acc, t)
+}
+
+func dot16(a, b *[16]int32) int32 {
+	s := int32(0)
+	for i := range a {
+		s += a[i] * b[i]
+	}
+	return s
+}
+
+// unpackLane reads block b of lane r: the weights less their zero, the scale (of the first and second half), the minimum.
+func (f *form) unpackLane(group []byte, lines, b, r int, q *[blockValues]int32) (d, d1, m float32) {
+	var blk block
+	f.getLines(group[lines+b*f.lineBytes:], r, &blk.q)
+	for i, v := range blk.q {
+		q[i] = int32(v) - f.zero
+	}
+	f.getScales(group, b, r, &blk)
+	d = halfAt(blk.d[:])
+	switch {
+	case f.halves:
+		return float32(d * float32(int8(blk.sc16[0]))), float32(d * float32(int8(blk.sc16[1]))), 0
+	case f.super:
+		return float32(d * float32(blk.sc)), 0, -float32(halfAt(blk.m[:]) * float32(blk.mn))
+	case f.mins:
+		m = halfAt(blk.m[:])
+	}
+	return d, 0, m
+}
+
+func twinFloat(f *form, t int, c *call) {
+	size := f.lineBytes / blockValues
+	w := unsafe.Slice(c.w, c.steps*size)
+	x := unsafe.Slice((*float32)(unsafe.Pointer(c.a)), c.steps*t)
+	var acc [maxTile][groupRows]float32
+	for i := range c.steps {
+		for r := range groupRows {
+			var wv float32
+			switch f.id {
+			case formF32:
+				wv = math.Float32frombits(binary.LittleEndian.Uint32(w[i*size+4*r:]))
+			default:
+				wv = f.floatAt(w[i*size+2*r:], 0)
+			}
+			for v := range t {
+				acc[v][r] = fma32(wv, x[i*t+v], acc[v][r])
+			}
+		}
+	}
+	c.store(&acc, t)
+}
+
+func (c *call) store(acc *[maxTile][groupRows]float32, t int) {
+	for v := range t {
+		*(*[groupRows]float32)(unsafe.Add(unsafe.Pointer(c.out), v*c.outRow)) = acc[v]
+	}
+}
