@@ -1,0 +1,97 @@
+package shard
+
+import (
+	"fmt"
+
+	"github.com/meshnet/meshnet/shard/vec"
+)
+
+// State is what one session leaves in layers [start, end): for now rows that
+// grow with the session, a key and a value for each position and head. It holds
+// memory in chunks of vec.Chunk positions. It is not safe for concurrent use;
+// Forward uses the states of its batch.
+type State struct {
+	engine     *Engine
+	start, end int
+	offsets    []int       // where layer start+i begins in a chunk, in float32
+	size       int         // float32 of a chunk, all layers
+	chunks     [][]float32 // for each vec.Chunk positions
+	length     int
+	closed     bool
+}
+
+// NewState returns the empty state of a session that passes through layers
+// [start, end) of the engine.
+func (e *Engine) NewState(start, end int) (*State, error) {
+	if err := e.checkRange(start, end); err != nil {
+		return nil, fmt.Errorf("new session state: %w", err)
+	}
+	s := &State{engine: e, start: start, end: end}
+	s.offsets, s.size = e.chunkLayout(start, end)
+	return s, nil
+}
+
+// chunkLayout says where each layer's part of a chunk begins.
+func (e *Engine) chunkLayout(start, end int) (offsets []int, size int) {
+	for i := start; i < end; i++ {
+		offsets = append(offsets, size)
+		size += vec.Chunk * e.model.Plan[i].Mixer.StateRow()
+	}
+	return offsets, size
+}
+
+// StateBytes is the memory that a State of [start, end) takes at maxLen positions.
+func (e *Engine) StateBytes(start, end, maxLen int) int64 {
+	if e.checkRange(start, end) != nil || maxLen <= 0 {
+		return 0
+	}
+	_, size := e.chunkLayout(start, end)
+	return chunksFor(maxLen) * int64(size) * 4
+}
+
+func chunksFor(n int) int64 { return (int64(n) + vec.Chunk - 1) / vec.Chunk }
+
+// Len is the number of positions held.
+func (s *State) Len() int { return s.length }
+
+// Range is the layers whose state this is.
+func (s *State) Range() (start, end int) { return s.start, s.end }
+
+// Bytes is the memory held now.
+func (s *State) Bytes() int64 { return int64(len(s.chunks)) * int64(s.size) * 4 }
+
+// Truncate cuts the state back to its first n positions and says whether that
+// was possible. It never is for more than there are.
+func (s *State) Truncate(n int) bool {
+	if s.closed || n < 0 || n > s.length {
+		return false
+	}
+	s.length = n
+	s.drop(int(chunksFor(n)))
+	return true
+}
+
+// Close frees the memory. Forward refuses a closed state.
+func (s *State) Close() {
+	s.closed = true
+	s.length = 0
+	s.drop(0)
+}
+
+// drop frees all but the first n chunks.
+func (s *State) drop(n int) {
+	clear(s.chunks[n:])
+	s.chunks = s.chunks[:n]
+}
+
+// reserve makes room for n positions.
+func (s *State) reserve(n int) {
+	for len(s.chunks) < int(chunksFor(n)) {
+		s.chunks = append(s.chunks, make([]float32, s.size))
+	}
+}
+
+// rows is layer's part of the chunk that holds pos.
+func (s *State) rows(layer, pos int) []float32 {
+	return s.chunks[pos/vec.Chunk][s.offsets[layer-s.start]:]
+}
