@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,6 +38,7 @@ import (
 	quic "github.com/libp2p/go-libp2p/p2p/transport/quic"
 	"github.com/libp2p/go-libp2p/p2p/transport/tcp"
 	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
 
 	"github.com/meshnet/meshnet/p2p"
 )
@@ -337,10 +339,24 @@ func (n *Host) Self() p2p.PeerID { return p2p.PeerID(n.h.ID().String()) }
 // Sign signs as the local peer; Verify is its other half.
 func (n *Host) Sign(msg []byte) ([]byte, error) { return n.key.Sign(msg) }
 
-// Addrs are the addresses of the host, ready to be given to others with --peer.
+// Addrs are the addresses of the host, ready to be given to others with --peer;
+// those of loopback last, TCP before QUIC.
 func (n *Host) Addrs() []string {
+	addrs := slices.Clone(n.h.Addrs())
+	order := func(a ma.Multiaddr) (i int) {
+		if manet.IsIPLoopback(a) {
+			i += 2
+		}
+		if _, tcp := value(a, ma.P_TCP); !tcp {
+			i++
+		}
+		return i
+	}
+	if len(n.cfg.announce) == 0 {
+		slices.SortStableFunc(addrs, func(a, b ma.Multiaddr) int { return order(a) - order(b) })
+	}
 	var out []string
-	for _, a := range n.h.Addrs() {
+	for _, a := range addrs {
 		out = append(out, a.String()+"/p2p/"+n.h.ID().String())
 	}
 	return out
