@@ -306,14 +306,17 @@ func TestResume(t *testing.T) {
 	if w, err = l.Resume(); err != nil || w.Note() != "v1" || w.Size() != 6 {
 		t.Fatalf("%v: note %q, size %d", err, w.Note(), w.Size())
 	}
-	if err := w.Restart(); err != nil || w.Size() != 0 {
+	if err := w.Cut(7); err == nil {
+		t.Fatal("cut to more than there is")
+	}
+	if err := w.Cut(2); err != nil || w.Size() != 2 {
 		t.Fatal(err)
 	}
-	io.WriteString(w, "second")
-	want := Sum(sha256.Sum256([]byte("second")))
-	path, _, err := w.Commit(want, 6)
+	io.WriteString(w, "nally")
+	want := Sum(sha256.Sum256([]byte("finally")))
+	path, _, err := w.Commit(want, 7)
 	got, _ := os.ReadFile(path)
-	if err != nil || string(got) != "second" || len(left(t, s)) != 0 {
+	if err != nil || string(got) != "finally" || len(left(t, s)) != 0 {
 		t.Fatalf("%v: %q, left %v", err, got, left(t, s))
 	}
 }

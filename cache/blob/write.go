@@ -126,16 +126,25 @@ func (w *Writer) Sum() Sum {
 	return Sum(w.hash.Sum(nil))
 }
 
-// Restart throws away what is in.
-func (w *Writer) Restart() error {
-	if err := w.file.Truncate(0); err != nil {
-		return fmt.Errorf("restart blob: %w", err)
+// Cut throws away all but the first n bytes, which are hashed again.
+func (w *Writer) Cut(n int64) error {
+	if n > w.size {
+		return fmt.Errorf("cut blob: %d of %d bytes", n, w.size)
+	}
+	if n == w.size {
+		return nil
+	}
+	if err := w.file.Truncate(n); err != nil {
+		return fmt.Errorf("cut blob: %w", err)
 	}
 	if _, err := w.file.Seek(0, io.SeekStart); err != nil {
-		return fmt.Errorf("restart blob: %w", err)
+		return fmt.Errorf("cut blob: %w", err)
 	}
 	w.hash.Reset()
-	w.size = 0
+	var err error
+	if w.size, err = io.Copy(w.hash, w.file); err != nil {
+		return fmt.Errorf("cut blob: %w", err)
+	}
 	return nil
 }
 
