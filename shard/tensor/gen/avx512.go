@@ -1,0 +1,380 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Four groups for few activation rows: four streams of weights keep the memory busy. Two for many: the sums fill the
+// registers, and each broadcast feeds both.
+var avx512Shapes = []shape{{4, 1}, {4, 2}, {4, 3}, {2, 4}, {2, 5}, {2, 6}}
+
+// prefetchBytes is how far ahead of the lines in use a kernel for few rows fetches; the hardware stops at pages.
+const prefetchBytes = 2048
+
+func avx512(stubs, table *strings.Builder) string {
+	s := newSource()
+	table.WriteString("\nfunc fillAVX512(ks *kernelSet) {\n")
+	for i := range forms {
+		for _, sh := range avx512Shapes {
+			k := &zmm{source: s, f: &forms[i], sh: sh, bases: []string{"SI", "R8", "R9", "R10"}[:sh.groups]}
+			k.write()
+			declare(stubs, table, k.f, "AVX512", sh)
+		}
+	}
+	table.WriteString("}\n")
+	return s.String()
+}
+
+// zmm writes one kernel for AVX-512 VNNI.
+type zmm struct {
+	*source
+	f                    *form
+	sh                   shape
+	bases                []string
+	sum                  [][]string // float sums by group and row
+	acc                  [][]string // integer sums of the block, likewise; one group's at a time when the tile is one row
+	w                    []string   // weights or scales of each group
+	bc, tmp              string
+	nib, high            string // masks
+	corr, corr1, hi, sc2 string // one row only
+}
+
+func (k *zmm) write() {
+	name := kernelName(k.f, "AVX512", k.sh)
+	r := &registers{prefix: "Z", max: 32, name: name}
+	k.text(name)
+	k.prologue(k.bases)
+	for range k.sh.groups {
+		k.sum = append(k.sum, r.some(k.sh.tile))
+	}
+	for _, g := range k.sum {
+		for _, x := range g {
+			k.p("VPXORD %s, %s, %s", x, x, x)
+		}
+	}
+	switch {
+	case k.f.float():
+		k.floats(r)
+	default:
+		k.masks(r)
+		if k.sh.tile == 1 {
+			k.oneRow(r)
+		} else {
+			k.rows(r)
+		}
+	}
+	k.epilogue(k.sh, 1, 64, func(g, t, _ int) string { return k.sum[g][t] })
+}
+
+func (k *zmm) masks(r *registers) {
+	set := func(v int) string {
+		m := r.one()
+		k.p("MOVL $%#08x, AX", v)
+		k.p("VPBROADCASTD AX, %s", m)
+		return m
+	}
+	if k.f.bits < 8 {
+		k.nib = set(0x0f0f0f0f)
+	}
+	switch k.f.bits {
+	case 5:
+		k.high = set(0x10101010)
+	case 6:
+		k.high = set(0x30303030)
+	}
+}
+
+// highShift is how quarter k4 (0..7) of a block finds its upper bits: the line, and the shift that brings them above the nibble.
+func highShift(bits, k4 int) (line int, op string, by int) {
+	at := k4 // the bit where they are
+	if bits == 6 {
+		line, at = k4/4, 2*(k4%4)
+	}
+	switch {
+	case at < 4:
+		return line, "VPSLLD", 4 - at
+	case at > 4:
+		return line, "VPSRLD", at - 4
+	}
+	return line, "", 0
+}
+
+// oneRow is the decode kernel: group after group, broadcasts from memory.
+func (k *zmm) oneRow(r *registers) {
+	f := k.f
+	accs := r.some(2)
+	w, lo := r.one(), r.one()
+	k.tmp, k.hi, k.corr, k.corr1, k.sc2 = r.one(), r.one(), r.one(), r.one(), r.one()
+	k.blocks(f, 1, func() {
+		if f.halves {
+			k.p("VPBROADCASTD 4(DI), %s", k.corr1)
+			k.p("VPSUBD.BCST 8(DI), %s, %s", k.corr1, k.corr1)
+			k.p("VPSLLD $%d, %s, %s", f.zeroShift, k.corr1, k.corr1)
+			k.p("VPSLLD.BCST $%d, 8(DI), %s", f.zeroShift, k.corr)
+		} else if f.zeroShift > 0 {
+			k.p("VPSLLD.BCST $%d, 4(DI), %s", f.zeroShift, k.corr)
+		}
+		for g, base := range k.bases {
+			k.prefetch(base)
+			a, b := accs[0], accs[0] // sums of low and high nibbles: apart only where they have scales of their own
+			k.start(a, k.corr)
+			if f.halves {
+				b = accs[1]
+				k.start(b, k.corr1)
+			}
+			for l := range min(8, f.lineBytes/64) {
+				if f.bits == 8 {
+					k.p("VMOVDQU64 %d(%s)(R12*1), %s", l*64, base, w)
+					k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*l, w, a)
+					continue
+				}
+				if l >= 4 {
+					break
+				}
+				if f.bits == 5 && l == 0 {
+					k.p("VMOVDQU64 %d(%s)(R12*1), %s", 4*64, base, k.hi)
+				}
+				k.p("VMOVDQU64 %d(%s)(R12*1), %s", l*64, base, w)
+				k.p("VPANDD %s, %s, %s", w, k.nib, lo)
+				k.addHigh(l, base, lo)
+				k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*l, lo, a)
+				k.p("VPSRLD $4, %s, %s", w, w)
+				k.p("VPANDD %s, %s, %s", w, k.nib, w)
+				k.addHigh(l+4, base, w)
+				k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*(l+4), w, b)
+			}
+			k.foldOne(base, a, b, w, k.sum[g][0])
+		}
+	})
+}
+
+func (k *zmm) start(acc, corr string) {
+	if k.f.zeroShift > 0 {
+		k.p("VMOVDQA64 %s, %s", corr, acc)
+	} else {
+		k.p("VPXORD %s, %s, %s", acc, acc, acc)
+	}
+}
+
+// addHigh puts the upper bits of quarter k4 above the nibbles in w.
+func (k *zmm) addHigh(k4 int, base, w string) {
+	if k.f.bits < 5 || k.f.bits == 8 {
+		return
+	}
+	line, op, by := highShift(k.f.bits, k4)
+	src := fmt.Sprintf("%d(%s)(R12*1)", (4+line)*64, base)
+	if k.hi != "" && k.f.bits == 5 {
+		src = k.hi
+	}
+	switch {
+	case op != "":
+		k.p("%s $%d, %s, %s", op, by, src, k.tmp)
+		k.p("VPTERNLOGD $0xf8, %s, %s, %s", k.high, k.tmp, w) // w | tmp & high
+	default:
+		k.p("VPTERNLOGD $0xf8, %s, %s, %s", src, k.high, w)
+	}
+}
+
+func (k *zmm) prefetch(base string) {
+	for l := range k.f.lineBytes / 64 {
+		k.p("PREFETCHT0 %d(%s)(R12*1)", prefetchBytes+l*64, base)
+	}
+}
+
+// scale loads a group's scale of the block (of its half h) into dst, by way of tmp.
+func (k *zmm) scale(base, dst, tmp string, h int) {
+	switch {
+	case k.f.halves:
+		k.p("VPMOVSXBD %d(%s)(R13*1), %s", halfScales+16*h, base, dst)
+	case k.f.super:
+		k.p("VPMOVZXBD %d(%s)(R13*1), %s", superScales, base, dst)
+	default:
+		k.p("VCVTPH2PS (%s)(R11*1), %s", base, dst)
+		return
+	}
+	k.p("VCVTDQ2PS %s, %s", dst, dst)
+	k.p("VCVTPH2PS (%s)(R11*1), %s", base, tmp)
+	k.p("VMULPS %s, %s, %s", tmp, dst, dst)
+}
+
+// minimum loads a group's minimum of the block into dst. It returns the instruction that adds it.
+func (k *zmm) minimum(base, dst, tmp string) string {
+	if !k.f.super {
+		k.p("VCVTPH2PS 32(%s)(R11*1), %s", base, dst)
+		return "VFMADD231PS"
+	}
+	k.p("VPMOVZXBD %d(%s)(R13*1), %s", superMins, base, dst)
+	k.p("VCVTDQ2PS %s, %s", dst, dst)
+	k.p("VCVTPH2PS 32(%s)(R11*1), %s", base, tmp)
+	k.p("VMULPS %s, %s, %s", tmp, dst, dst)
+	return "VFNMADD231PS"
+}
+
+func (k *zmm) foldOne(base, a, b, w, sum string) {
+	fold := func(acc string, h int) {
+		k.scale(base, k.sc2, k.tmp, h)
+		k.p("VCVTDQ2PS %s, %s", acc, acc)
+		k.p("VMULPS.BCST (DI), %s, %s", k.sc2, k.sc2)
+		k.p("VFMADD231PS %s, %s, %s", acc, k.sc2, sum)
+	}
+	fold(a, 0)
+	if k.f.halves {
+		fold(b, 1)
+	}
+	if k.f.mins {
+		op := k.minimum(base, w, k.tmp)
+		k.p("%s.BCST 12(DI), %s, %s", op, w, sum)
+	}
+}
+
+// rows is the kernel for a tile of several rows: all groups and rows at once.
+func (k *zmm) rows(r *registers) {
+	f, T := k.f, k.sh.tile
+	for range k.sh.groups {
+		k.acc = append(k.acc, r.some(T))
+	}
+	k.w = r.some(k.sh.groups)
+	k.bc = r.one()
+	k.tmp = k.bc
+	k.blocks(f, T, func() {
+		if k.sh.groups == 4 {
+			for _, base := range k.bases {
+				k.prefetch(base)
+			}
+		}
+		if !f.halves {
+			k.startRows(0, 8)
+			k.dots(0, 8)
+			k.foldRows(0)
+		} else {
+			k.startRows(0, 4)
+			k.dots(0, 4)
+			k.foldRows(0)
+			k.startRows(4, 8)
+			k.dots(4, 8)
+			k.foldRows(1)
+		}
+		if !f.mins {
+			return
+		}
+		op := ""
+		for g, base := range k.bases {
+			op = k.minimum(base, k.w[g], k.tmp)
+		}
+		for t := range T {
+			for g := range k.bases {
+				k.p("%s.BCST %d(DI), %s, %s", op, 12*T+4*t, k.w[g], k.sum[g][t])
+			}
+		}
+	})
+}
+
+// startRows sets the integer sums for quarters from..to to the correction for the weights' zero.
+func (k *zmm) startRows(from, to int) {
+	T := k.sh.tile
+	for t := range T {
+		a := k.acc[0][t]
+		switch {
+		case k.f.zeroShift == 0:
+			k.p("VPXORD %s, %s, %s", a, a, a)
+		case from == 4:
+			k.p("VPBROADCASTD %d(DI), %s", 4*T+4*t, a)
+			k.p("VPSUBD.BCST %d(DI), %s, %s", 8*T+4*t, a, a)
+			k.p("VPSLLD $%d, %s, %s", k.f.zeroShift, a, a)
+		case to == 4:
+			k.p("VPSLLD.BCST $%d, %d(DI), %s", k.f.zeroShift, 8*T+4*t, a)
+		default:
+			k.p("VPSLLD.BCST $%d, %d(DI), %s", k.f.zeroShift, 4*T+4*t, a)
+		}
+		for g := 1; g < k.sh.groups; g++ {
+			k.p("VMOVDQA64 %s, %s", a, k.acc[g][t])
+		}
+	}
+}
+
+func (k *zmm) dots(from, to int) {
+	T := k.sh.tile
+	for k4 := from; k4 < to; k4++ {
+		for g, base := range k.bases {
+			switch {
+			case k.f.bits == 8:
+				k.p("VMOVDQU64 %d(%s)(R12*1), %s", k4*64, base, k.w[g])
+			case k4 < 4:
+				k.p("VPANDD %d(%s)(R12*1), %s, %s", k4*64, base, k.nib, k.w[g])
+			default:
+				k.p("VPSRLD $4, %d(%s)(R12*1), %s", (k4-4)*64, base, k.w[g])
+				k.p("VPANDD %s, %s, %s", k.w[g], k.nib, k.w[g])
+			}
+			k.addHigh(k4, base, k.w[g])
+		}
+		for t := range T {
+			k.p("VPBROADCASTD %d(DI), %s", 16*T+(k4*T+t)*4, k.bc)
+			for g := range k.bases {
+				k.p("VPDPBUSD %s, %s, %s", k.bc, k.w[g], k.acc[g][t])
+			}
+		}
+	}
+}
+
+// foldRows adds the block's integer sums to the float sums.
+func (k *zmm) foldRows(h int) {
+	for g, base := range k.bases {
+		k.scale(base, k.w[g], k.tmp, h)
+	}
+	for t := range k.sh.tile {
+		for g := range k.bases {
+			k.p("VCVTDQ2PS %s, %s", k.acc[g][t], k.acc[g][t])
+			k.p("VMULPS.BCST %d(DI), %s, %s", 4*t, k.w[g], k.tmp)
+			k.p("VFMADD231PS %s, %s, %s", k.acc[g][t], k.tmp, k.sum[g][t])
+		}
+	}
+}
+
+// floats is the kernel for float weights: four values an iteration, then one.
+func (k *zmm) floats(r *registers) {
+	k.w = r.some(k.sh.groups)
+	k.bc = r.one()
+	body := func(n int) {
+		for i := range n {
+			for g, base := range k.bases {
+				at := fmt.Sprintf("%d(%s)(R12*1)", i*k.f.lineBytes, base)
+				switch k.f.name {
+				case "f32":
+					k.p("VMOVUPS %s, %s", at, k.w[g])
+				case "f16":
+					k.p("VCVTPH2PS %s, %s", at, k.w[g])
+				default:
+					k.p("VPMOVZXWD %s, %s", at, k.w[g])
+					k.p("VPSLLD $16, %s, %s", k.w[g], k.w[g])
+				}
+			}
+			for t := range k.sh.tile {
+				k.p("VBROADCASTSS %d(DI), %s", 4*(i*k.sh.tile+t), k.bc)
+				for g := range k.bases {
+					k.p("VFMADD231PS %s, %s, %s", k.bc, k.w[g], k.sum[g][t])
+				}
+			}
+		}
+		k.p("ADDQ $%d, R12", n*k.f.lineBytes)
+		k.p("ADDQ $%d, DI", 4*n*k.sh.tile)
+	}
+	k.floatLoop(body)
+}
+
+// floatLoop runs body for four values as long as there are four, then for one.
+func (s *source) floatLoop(body func(n int)) {
+	s.label("four")
+	s.p("CMPQ CX, $4")
+	s.p("JLT  one")
+	body(4)
+	s.p("SUBQ $4, CX")
+	s.p("JMP  four")
+	s.label("one")
+	s.p("TESTQ CX, CX")
+	s.p("JZ   done")
+	body(1)
+	s.p("DECQ CX")
+	s.p("JMP  one")
+	s.label("done")
+}
