@@ -1,0 +1,399 @@
+package head
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/meshnet/meshnet/p2p"
+	"github.com/meshnet/meshnet/p2p/wire"
+	"github.com/meshnet/meshnet/route"
+	"github.com/meshnet/meshnet/route/hop"
+)
+
+// Directory is what a head knows of the mesh. Safe for several goroutines.
+type Directory interface {
+	// View are the believed, unexpired offers of a model.
+	View(model wire.Fingerprint) []wire.Offer
+	// Changed is closed at the next change of any view.
+	Changed() <-chan struct{}
+	// Links are measured round trips and links known to be down.
+	Links() []route.Link
+	// Peer is a peer with its addresses as far as they are known.
+	Peer(id p2p.PeerID) p2p.Peer
+}
+
+// MeshConfig is what a Mesh is made of. Logger may be nil; DType 0 is f32.
+type MeshConfig struct {
+	Client    *hop.Client
+	Directory Directory
+	Embed     Embedder
+	Head      p2p.PeerID // this peer
+	Model     wire.Fingerprint
+	Layers    int
+	Hidden    int
+	DType     wire.DType
+	Seed      uint64 // spreads bans differently on every head
+	Logger    *slog.Logger
+}
+
+// keptRecoveries are remembered for status.
+const keptRecoveries = 32
+
+// Mesh is a head's side of the mesh: what its sessions share.
+type Mesh struct {
+	cfg   MeshConfig
+	start time.Time
+
+	mu     sync.Mutex
+	bans   *route.Bans // also serialises route.Session.Step, which uses it
+	live   map[*MeshBackend]struct{}
+	recent []Recovery
+}
+
+// NewMesh checks cfg.
+func NewMesh(cfg MeshConfig) (*Mesh, error) {
+	if cfg.Client == nil || cfg.Directory == nil || cfg.Embed == nil || cfg.Head == "" || cfg.Layers <= 0 || cfg.Hidden <= 0 {
+		return nil, errors.New("new mesh: client, directory, embeddings, head, layers and hidden are all needed")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	return &Mesh{cfg: cfg, start: time.Now(), bans: route.NewBans(cfg.Seed), live: map[*MeshBackend]struct{}{}}, nil
+}
+
+// Backend returns the Backend of one request.
+func (m *Mesh) Backend() Backend { return &MeshBackend{m: m} }
+
+// Stateless returns the Backend of one request that sends all rows each step.
+func (m *Mesh) Stateless() Backend { return &MeshBackend{m: m, stateless: true} }
+
+// Plan is the route that a session would take now.
+func (m *Mesh) Plan() (route.Route, error) {
+	m.mu.Lock()
+	banned := m.bans.Now(time.Since(m.start))
+	m.mu.Unlock()
+	d := m.cfg.Directory
+	return route.Plan(route.Query{
+		Layers: m.cfg.Layers, Model: m.cfg.Model, Offers: d.View(m.cfg.Model), Links: d.Links(), Banned: banned, Head: m.cfg.Head,
+	})
+}
+
+// Live is a session in progress, for status.
+type Live struct {
+	Session wire.SessionID
+	Epoch   uint32
+	Route   route.Route
+}
+
+// Live are the sessions in progress.
+func (m *Mesh) Live() []Live {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make([]Live, 0, len(m.live))
+	for b := range m.live {
+		out = append(out, Live{Session: b.id, Epoch: b.session.Epoch(), Route: b.session.Route()})
+	}
+	return out
+}
+
+// Recent are the last recoveries of all sessions, the oldest first.
+func (m *Mesh) Recent() []Recovery {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]Recovery(nil), m.recent...)
+}
+
+// MeshBackend is one session of a Mesh: it does what route.Session decides.
+type MeshBackend struct {
+	m         *Mesh
+	stateless bool
+	id        wire.SessionID
+	maxLen    int
+	notify    Notify
+	log       *slog.Logger
+
+	session *route.Session // Step is called under m.mu
+	changed <-chan struct{}
+	circuit *hop.Circuit // the last that stood
+	closing sync.WaitGroup
+	closed  bool
+
+	ids    []int32   // of the present Forward
+	x      []float32 // embeddings
+	rows   []float32 // answer of the last Send
+	logged int       // recoveries
+
+	marked   *hop.Circuit
+	inAtMark uint64 // bytes from the hops when decode counting began
+	stats    BackendStats
+}
+
+// Begin implements Backend.
+func (b *MeshBackend) Begin(ctx context.Context, id wire.SessionID, maxLen int, n Notify) error {
+	if b.session != nil || b.closed {
+		return errors.New("begin: the backend was used before")
+	}
+	if maxLen < 1 || maxLen > wire.MaxTokens {
+		return fmt.Errorf("begin: a session of %d tokens", maxLen)
+	}
+	cfg := b.m.cfg
+	s, err := route.NewSession(route.Config{
+		Layers: cfg.Layers, Model: cfg.Model, Head: cfg.Head, Bans: b.m.bans,
+		ChunkRows: hop.ChunkRows(cfg.Hidden), Stateless: b.stateless,
+	})
+	if err != nil {
+		return err
+	}
+	b.id, b.maxLen, b.notify, b.session = id, maxLen, n, s
+	b.log = cfg.Logger.With("session", fmt.Sprintf("%x", id[:4]))
+	b.m.mu.Lock()
+	b.m.live[b] = struct{}{}
+	b.m.mu.Unlock()
+	b.look()
+	if err := b.drive(ctx, route.Begin{}); err != nil {
+		return fmt.Errorf("find a route: %w", err)
+	}
+	return nil
+}
+
+// Forward implements Backend.
+func (b *MeshBackend) Forward(ctx context.Context, ids []int32, past, want int) ([]float32, error) {
+	if b.session == nil || b.closed {
+		return nil, errors.New("forward: the session was not begun or is closed")
+	}
+	if len(ids) > b.maxLen {
+		return nil, fmt.Errorf("forward: %d tokens, the session was begun for %d", len(ids), b.maxLen)
+	}
+	if most := (wire.MaxFrame - wire.MaxHeader) / (4 * b.m.cfg.Hidden); b.stateless && len(ids) > most {
+		return nil, fmt.Errorf("forward: %d tokens in one stateless step, a frame holds %d", len(ids), most)
+	}
+	select {
+	case <-b.changed:
+		b.look()
+	default:
+	}
+	if b.circuit != nil {
+		for _, p := range b.circuit.Leaving() {
+			b.step(route.Leaving{Peer: p})
+		}
+	}
+	b.ids, b.rows = ids, nil
+	err := b.drive(ctx, route.Forward{Tokens: len(ids), Past: past, Want: want})
+	b.report()
+	if err != nil {
+		return nil, fmt.Errorf("forward token %d: %w", len(ids)-1, err)
+	}
+	return b.rows, nil
+}
+
+// step gives the session an event.
+func (b *MeshBackend) step(ev route.Event) []route.Action {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	return b.session.Step(time.Since(b.m.start), ev)
+}
+
+// look gives the session a fresh view of the mesh. The channel is taken first, so
+// no change is missed.
+func (b *MeshBackend) look() []route.Action {
+	d := b.m.cfg.Directory
+	b.changed = d.Changed()
+	return b.step(route.View{Offers: d.View(b.m.cfg.Model), Links: d.Links()})
+}
+
+// drive gives the session an event, does what it answers, and so on until it says
+// Return or Fail.
+func (b *MeshBackend) drive(ctx context.Context, ev route.Event) error {
+	queue := b.step(ev)
+	for len(queue) > 0 {
+		a := queue[0]
+		queue = queue[1:]
+		var next route.Event
+		var err error
+		switch a := a.(type) {
+		case route.Say:
+			b.say(a)
+		case route.Return:
+			return nil
+		case route.Fail:
+			return a.Err
+		case route.Open:
+			next, err = b.open(ctx, a)
+		case route.Send:
+			next, err = b.send(ctx, a)
+		case route.Wait:
+			if err = b.wait(ctx, a.Until); err == nil {
+				queue = append(queue, b.look()...)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		if next != nil {
+			if _, failed := next.(route.Failed); failed {
+				b.look()
+			}
+			queue = append(queue, b.step(next)...)
+		}
+	}
+	return errors.New("the session has nothing to do") // our own bug: every event asked for ends in an action
+}
+
+var notes = map[route.SayKind]NoteKind{
+	route.SayRoute: NoteRoute, route.SayWaiting: NoteWaiting, route.SayReroute: NoteReroute,
+	route.SayReprefill: NoteReprefill, route.SayRecovered: NoteRecovered,
+}
+
+func (b *MeshBackend) say(s route.Say) {
+	b.log.Info(s.Text)
+	if b.notify != nil {
+		b.notify(Note{Kind: notes[s.Kind], Text: s.Text})
+	}
+}
+
+func (b *MeshBackend) open(ctx context.Context, a route.Open) (route.Event, error) {
+	cfg := b.m.cfg
+	r := route.Route{Hops: append([]route.Hop(nil), a.Route.Hops...)}
+	for i := range r.Hops {
+		if p := cfg.Directory.Peer(r.Hops[i].Peer.ID); len(p.Addrs) > 0 {
+			r.Hops[i].Peer = p
+		}
+	}
+	c, err := cfg.Client.Open(ctx, hop.OpenRequest{
+		Session: b.id, Epoch: a.Epoch, Route: r, Model: cfg.Model, Hidden: cfg.Hidden, MaxLen: b.maxLen, DType: cfg.DType,
+	})
+	if err != nil {
+		return b.failed(ctx, a.Epoch, err)
+	}
+	if old := b.circuit; old != nil {
+		b.closing.Go(old.Close)
+	}
+	b.circuit = c
+	return route.Opened{Epoch: a.Epoch, Held: c.Held(), Linked: c.Linked()}, nil
+}
+
+func (b *MeshBackend) send(ctx context.Context, a route.Send) (route.Event, error) {
+	n := a.Rows * b.m.cfg.Hidden
+	if cap(b.x) < n {
+		b.x = make([]float32, n)
+	}
+	x := b.x[:n]
+	if err := b.m.cfg.Embed.Embed(b.ids[a.Past:a.Past+a.Rows], x); err != nil {
+		return nil, err
+	}
+	rows, err := b.circuit.Step(ctx, hop.Step{
+		Seq: a.Seq, Mode: a.Mode, Past: a.Past, Rows: a.Rows, Chunk: a.Chunk, X: x, Want: a.Want, Deadline: a.Deadline,
+	})
+	if err != nil {
+		return b.failed(ctx, a.Epoch, err)
+	}
+	b.rows = rows
+	// Per-token figures count from the last prefill, which is no decode step.
+	if a.Mode == wire.Prefill || b.marked != b.circuit {
+		b.marked = b.circuit
+		b.circuit.Mark()
+		b.inAtMark = b.circuit.BytesIn()
+	}
+	return route.Done{Epoch: a.Epoch}, nil
+}
+
+// failed turns a hop's failure into an event; anything else ends the request.
+func (b *MeshBackend) failed(ctx context.Context, epoch uint32, err error) (route.Event, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	var e *hop.Error
+	if !errors.As(err, &e) {
+		return nil, err
+	}
+	b.log.Info("hop failed", "epoch", epoch, "hop", e.Hop, "peer", e.Peer.Short(), "code", e.Code.String(), "err", e)
+	f := route.Failure{Hop: e.Hop, Peer: e.Peer, Code: e.Code, Silent: e.Silent, Held: e.Held, Retry: e.Retry, Next: e.Next, Text: e.Text}
+	return route.Failed{Epoch: epoch, Failure: f}, nil
+}
+
+// wait returns when the mesh changed or a time has come.
+func (b *MeshBackend) wait(ctx context.Context, until time.Duration) error {
+	t := time.NewTimer(until - time.Since(b.m.start))
+	defer t.Stop()
+	select {
+	case <-b.changed:
+	case <-t.C:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	return nil
+}
+
+// report logs the recoveries that are over since the last call and remembers them.
+func (b *MeshBackend) report() {
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	all := b.session.Recoveries()
+	for _, r := range all[b.logged:] {
+		rec := recovery(r)
+		b.log.Info(rec.Cause+" -> re-prefill", "hop", rec.Hop, "peer", p2p.PeerID(rec.Peer).Short(), "ms", rec.Ms, "rows", rec.RowsReplayed)
+		if len(b.m.recent) == keptRecoveries {
+			b.m.recent = b.m.recent[1:]
+		}
+		b.m.recent = append(b.m.recent, rec)
+	}
+	b.logged = len(all)
+}
+
+func recovery(r route.Recovery) Recovery {
+	return Recovery{Cause: r.Cause, Hop: r.Hop, Peer: string(r.Peer), Ms: float64(r.Took.Microseconds()) / 1000, RowsReplayed: r.Rows}
+}
+
+// Stats implements Backend.
+func (b *MeshBackend) Stats() BackendStats {
+	if b.session == nil || b.closed {
+		return b.stats
+	}
+	var counters []hop.Counters
+	var in uint64
+	if b.circuit != nil {
+		in = b.circuit.BytesIn() - b.inAtMark
+		counters = b.circuit.Counters(context.Background())
+	}
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	st := BackendStats{Session: b.id}
+	st.Hits, st.Misses = b.session.Counts()
+	for _, r := range b.session.Recoveries() {
+		st.Recoveries = append(st.Recoveries, recovery(r))
+	}
+	for i, h := range b.session.Route().Hops {
+		hs := HopStat{Peer: string(h.Peer.ID), Start: h.Start, End: h.End, Star: h.Star}
+		if i < len(counters) && counters[i].Frames > 0 {
+			n := float64(counters[i].Frames)
+			hs.MsPerToken = float64(counters[i].Micros) / n / 1000
+			hs.BytesPerToken = float64(counters[i].BytesIn) / n
+			st.BytesPerToken += hs.BytesPerToken
+			if i == 0 {
+				st.BytesPerToken += float64(in) / n
+			}
+		}
+		st.Route = append(st.Route, hs)
+	}
+	b.stats = st
+	return st
+}
+
+// Close implements Backend.
+func (b *MeshBackend) Close() {
+	if b.closed {
+		return
+	}
+	b.closed = true
+	b.m.mu.Lock()
+	delete(b.m.live, b)
+	b.m.mu.Unlock()
+	if b.circuit != nil {
+		b.circuit.Close()
+	}
+	b.closing.Wait()
+}

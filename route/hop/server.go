@@ -1,0 +1,507 @@
+package hop
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/meshnet/meshnet/cache"
+	"github.com/meshnet/meshnet/p2p"
+	"github.com/meshnet/meshnet/p2p/wire"
+)
+
+// ServerConfig is what a peer serves and with what.
+type ServerConfig struct {
+	Engine   Engine
+	Cache    *cache.Store // used by this Server alone; its owner closes it after the Server
+	Streamer p2p.Streamer
+	Hearts   *Hearts // of this peer, shared by all sessions
+	Model    wire.Fingerprint
+	Start    int // first layer
+	End      int // half-open
+	Layers   int // of the whole model
+	Hidden   int // values a row
+	MaxLen   int // tokens a session may grow to
+	Logger   *slog.Logger
+
+	// SessionsPerHead bounds what one head may hold here; 0: 8, as many as a head
+	// answers at once. NewPerSecond and NewBurst bound how fast it opens them;
+	// 0: 1/s and 8.
+	SessionsPerHead int
+	NewPerSecond    float64
+	NewBurst        int
+}
+
+func (c *ServerConfig) validate() error {
+	var faults []error
+	fault := func(bad bool, text string) {
+		if bad {
+			faults = append(faults, errors.New(text))
+		}
+	}
+	fault(c.Engine == nil, "Engine is missing")
+	fault(c.Cache == nil, "Cache is missing")
+	fault(c.Streamer == nil, "Streamer is missing")
+	fault(c.Hearts == nil, "Hearts is missing")
+	fault(c.Start < 0 || c.Start >= c.End || c.End > c.Layers, fmt.Sprintf("[%d, %d) is no range of %d layers", c.Start, c.End, c.Layers))
+	fault(c.Hidden <= 0 || c.Hidden > wire.MaxHidden, fmt.Sprintf("Hidden is %d", c.Hidden))
+	fault(c.MaxLen <= 0 || c.MaxLen > wire.MaxTokens, fmt.Sprintf("MaxLen is %d", c.MaxLen))
+	return errors.Join(faults...)
+}
+
+const (
+	maxParked = 64 // links that wait for the head's OPEN
+	linger    = 1500 * time.Millisecond
+	maxOwners = 1024 // heads whose rate of new sessions is remembered
+)
+
+// Server is a peer's end of the activation protocol.
+//
+// Invariant: s.sessions has at most one session an id, the one of the highest
+// epoch seen; a session's cache entry is touched by that session's worker alone.
+type Server struct {
+	cfg  ServerConfig
+	log  *slog.Logger
+	loop *loop
+
+	mu       sync.Mutex
+	sessions map[wire.SessionID]*session
+	changed  chan struct{} // closed and made anew when sessions changes
+	parked   int
+	draining bool
+	closed   bool
+	buckets  map[string]bucket
+	beats    map[p2p.PeerID]int // heartbeat streams by peer
+	handlers sync.WaitGroup
+	streams  map[p2p.Stream]struct{}
+	stop     chan struct{} // closed by Close: ends the sweeper
+	swept    chan struct{}
+}
+
+// bucket limits a head's new sessions.
+type bucket struct {
+	left float64
+	at   time.Time
+}
+
+// NewServer starts a peer's compute loop. Register Handle for
+// p2p.ActivationProtocol and HandleHeartbeat for p2p.HeartbeatProtocol.
+func NewServer(cfg ServerConfig) (*Server, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, fmt.Errorf("new hop server: %w", err)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.SessionsPerHead == 0 {
+		cfg.SessionsPerHead = 8
+	}
+	if cfg.NewPerSecond == 0 {
+		cfg.NewPerSecond = 1
+	}
+	if cfg.NewBurst == 0 {
+		cfg.NewBurst = 8
+	}
+	s := &Server{
+		cfg: cfg, log: cfg.Logger, loop: newLoop(cfg.Engine),
+		sessions: map[wire.SessionID]*session{}, changed: make(chan struct{}),
+		buckets: map[string]bucket{}, beats: map[p2p.PeerID]int{}, streams: map[p2p.Stream]struct{}{},
+		stop: make(chan struct{}), swept: make(chan struct{}),
+	}
+	go s.sweep()
+	return s, nil
+}
+
+// sweep frees expired cache entries that nobody asks for.
+func (s *Server) sweep() {
+	defer close(s.swept)
+	every := min(max(s.cfg.Cache.Stats().TTL/4, 100*time.Millisecond), 30*time.Second)
+	t := time.NewTicker(every)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			if n := s.cfg.Cache.Sweep(); n > 0 {
+				s.log.Info("cache entries expired", "count", n)
+			}
+		case <-s.stop:
+			return
+		}
+	}
+}
+
+// Close ends all sessions and returns when every goroutine has ended. It may be
+// called once.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for st := range s.streams {
+		_ = st.Reset()
+	}
+	for _, ss := range s.sessions {
+		ss.end(errStopped)
+	}
+	s.broadcast()
+	s.mu.Unlock()
+	s.handlers.Wait()
+	close(s.stop)
+	<-s.swept
+	s.loop.stop()
+	return nil
+}
+
+// enter counts a handler and its stream in, or says that the server is closed.
+func (s *Server) enter(st p2p.Stream) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.handlers.Add(1)
+	s.streams[st] = struct{}{}
+	return true
+}
+
+func (s *Server) leave(st p2p.Stream) {
+	s.mu.Lock()
+	delete(s.streams, st)
+	s.mu.Unlock()
+	s.handlers.Done()
+}
+
+// Handle serves one incoming activation stream: a head's, or the link of the hop
+// before. It is a p2p.Handler.
+func (s *Server) Handle(ctx context.Context, st p2p.Stream) {
+	if !s.enter(st) {
+		_ = st.Reset()
+		return
+	}
+	defer s.leave(st)
+	defer context.AfterFunc(ctx, func() { _ = st.Reset() })()
+	c := newConn(st)
+	f, err := c.readWithin(openTimeout)
+	if err != nil {
+		var bad *wire.BadError
+		if errors.As(err, &bad) {
+			s.refuse(c, &wire.Open{}, refusal{code: bad.Code, text: bad.Error()})
+		}
+		_ = st.Reset()
+		return
+	}
+	o, ok := f.(*wire.Open)
+	switch {
+	case !ok:
+		s.refuse(c, &wire.Open{}, refusal{code: wire.CodeBadFrame, text: fmt.Sprintf("a stream begins with OPEN, not %v", f.Kind())})
+	case st.Limited():
+		s.refuse(c, o, refusal{code: wire.CodeLimited, text: "activations don't cross a limited relay circuit"})
+	case o.Role == wire.RoleLink:
+		s.serveLink(ctx, c, o)
+	default:
+		s.serveHead(ctx, c, o)
+	}
+}
+
+// refusal is the answer to an OPEN that is not done.
+type refusal struct {
+	code  wire.Code
+	retry time.Duration
+	text  string
+}
+
+// refuse answers and ends a stream.
+func (s *Server) refuse(c *conn, o *wire.Open, r refusal) {
+	err := c.write(&wire.Error{Session: o.Session, Epoch: o.Epoch, Code: r.code, Retry: uint32(r.retry.Milliseconds()), Text: r.text}, 0)
+	s.log.Info("refused a stream", "peer", c.peer.Short(), "code", r.code.String(), "why", r.text)
+	if err == nil {
+		_ = c.s.Close()
+		return
+	}
+	_ = c.s.Reset()
+}
+
+// check says why an OPEN can't be served, or nil.
+func (s *Server) check(o *wire.Open) *refusal {
+	switch {
+	case o.Model != s.cfg.Model:
+		return &refusal{code: wire.CodeWrongModel, text: fmt.Sprintf("serves model %x", s.cfg.Model[:4])}
+	case int(o.Start) < s.cfg.Start || int(o.End) > s.cfg.End:
+		return &refusal{code: wire.CodeWrongRange, text: fmt.Sprintf("serves layers [%d, %d)", s.cfg.Start, s.cfg.End)}
+	case int(o.Hidden) != s.cfg.Hidden:
+		return &refusal{code: wire.CodeBadShape, text: fmt.Sprintf("rows have %d values", s.cfg.Hidden)}
+	case int(o.MaxLen) > s.cfg.MaxLen:
+		return &refusal{code: wire.CodeTooLong, text: fmt.Sprintf("sessions of at most %d tokens", s.cfg.MaxLen)}
+	}
+	return nil
+}
+
+// register makes a session of a head's OPEN and returns the one that it replaces,
+// ended, if there is one.
+func (s *Server) register(c *conn, o *wire.Open) (ss, old *session, no *refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.draining {
+		return nil, nil, &refusal{code: wire.CodeDraining, text: "leaving the mesh"}
+	}
+	owner := string(c.peer)
+	old = s.sessions[o.Session]
+	switch {
+	case old != nil && old.owner != owner:
+		return nil, nil, &refusal{code: wire.CodeNotOwner, text: "the session belongs to another head"}
+	case old != nil && o.Epoch <= old.open.Epoch:
+		return nil, nil, &refusal{code: wire.CodeStaleEpoch, text: fmt.Sprintf("epoch %d was seen", old.open.Epoch)}
+	case old == nil:
+		if no := s.admitNew(owner); no != nil {
+			return nil, nil, no
+		}
+	}
+	ss = newSession(s, c, o)
+	s.sessions[o.Session] = ss
+	if old != nil {
+		old.replaced = true
+		old.end(errReplaced)
+	}
+	s.broadcast()
+	return ss, old, nil
+}
+
+// admitNew counts a head's new session against its limits. The lock is held.
+func (s *Server) admitNew(owner string) *refusal {
+	n := 0
+	for _, ss := range s.sessions {
+		if ss.owner == owner {
+			n++
+		}
+	}
+	if n >= s.cfg.SessionsPerHead {
+		return &refusal{code: wire.CodeBusy, retry: time.Second, text: fmt.Sprintf("at most %d sessions a head", s.cfg.SessionsPerHead)}
+	}
+	now := time.Now()
+	b, ok := s.buckets[owner]
+	if !ok {
+		if len(s.buckets) >= maxOwners {
+			s.forgetBuckets(now)
+		}
+		b = bucket{left: float64(s.cfg.NewBurst), at: now}
+	}
+	b.left = min(float64(s.cfg.NewBurst), b.left+now.Sub(b.at).Seconds()*s.cfg.NewPerSecond)
+	b.at = now
+	defer func() { s.buckets[owner] = b }()
+	if b.left < 1 {
+		wait := time.Duration((1 - b.left) / s.cfg.NewPerSecond * float64(time.Second))
+		return &refusal{code: wire.CodeBusy, retry: wait, text: "too many new sessions"}
+	}
+	b.left--
+	return nil
+}
+
+// forgetBuckets drops those that are full again, or all if none is.
+func (s *Server) forgetBuckets(now time.Time) {
+	for k, b := range s.buckets {
+		if b.left+now.Sub(b.at).Seconds()*s.cfg.NewPerSecond >= float64(s.cfg.NewBurst) {
+			delete(s.buckets, k)
+		}
+	}
+	if len(s.buckets) >= maxOwners {
+		clear(s.buckets)
+	}
+}
+
+// broadcast wakes whoever waits for a session. The lock is held.
+func (s *Server) broadcast() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// forget drops a session that is over, with its cache, unless a newer epoch has it.
+func (s *Server) forget(ss *session) {
+	s.mu.Lock()
+	mine := s.sessions[ss.open.Session] == ss
+	if mine {
+		delete(s.sessions, ss.open.Session)
+		s.broadcast()
+	}
+	s.mu.Unlock()
+	if mine {
+		s.cfg.Cache.Drop(ss.open.Session)
+	}
+}
+
+// serveLink attaches the stream of the hop before to its session, as soon as the
+// head has opened that, and reads it.
+func (s *Server) serveLink(ctx context.Context, c *conn, o *wire.Open) {
+	if no := s.checkLink(o); no != nil {
+		s.refuse(c, o, *no)
+		return
+	}
+	ss, no := s.park(ctx, c, o)
+	if no != nil {
+		s.refuse(c, o, *no)
+		return
+	}
+	defer ss.readers.Done()
+	if err := c.write(&wire.Ready{Session: o.Session, Epoch: o.Epoch, Credit: Window}, 0); err != nil {
+		return
+	}
+	err := ss.read(c, false)
+	if !errors.Is(err, io.EOF) {
+		_ = c.s.Reset()
+		return
+	}
+	_ = c.s.Close()
+}
+
+func (s *Server) checkLink(o *wire.Open) *refusal {
+	if o.Model != s.cfg.Model || int(o.Hidden) != s.cfg.Hidden {
+		return &refusal{code: wire.CodeWrongModel, text: fmt.Sprintf("serves model %x", s.cfg.Model[:4])}
+	}
+	return nil
+}
+
+// park waits until the head's OPEN for the link's session and epoch is here, and
+// attaches the link if that names this peer as the one before.
+func (s *Server) park(ctx context.Context, c *conn, o *wire.Open) (*session, *refusal) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.parked >= maxParked {
+		return nil, &refusal{code: wire.CodeBusy, retry: time.Second, text: "too many links wait"}
+	}
+	s.parked++
+	defer func() { s.parked-- }()
+	late := time.NewTimer(parkTimeout)
+	defer late.Stop()
+	for {
+		ss := s.sessions[o.Session]
+		switch {
+		case s.closed:
+			return nil, &refusal{code: wire.CodeDraining, text: "stopping"}
+		case ss != nil && ss.open.Epoch > o.Epoch:
+			return nil, &refusal{code: wire.CodeStaleEpoch, text: "the session is in a later epoch"}
+		case ss != nil && ss.open.Epoch == o.Epoch:
+			if ss.open.Prev != string(c.peer) || ss.open.Start != o.End {
+				return nil, &refusal{code: wire.CodeNotOwner, text: "the head names another peer as the one before"}
+			}
+			if !ss.attach(c) {
+				return nil, &refusal{code: wire.CodeBadFrame, text: "the link stands already, or the session is over"}
+			}
+			return ss, nil
+		}
+		changed := s.changed
+		s.mu.Unlock()
+		timeout := false
+		select {
+		case <-changed:
+		case <-late.C:
+			timeout = true
+		case <-ctx.Done():
+			timeout = true
+		}
+		s.mu.Lock()
+		if timeout {
+			return nil, &refusal{code: wire.CodeNotOwner, text: "no head opened this session here"}
+		}
+	}
+}
+
+// Drain refuses new sessions, tells the heads of the present ones, and waits until
+// they are gone or ctx ends, whose error it returns then.
+func (s *Server) Drain(ctx context.Context) error {
+	grace := uint32(30_000)
+	if d, ok := ctx.Deadline(); ok {
+		grace = uint32(min(max(time.Until(d).Milliseconds(), 0), 30_000))
+	}
+	s.mu.Lock()
+	s.draining = true
+	live := make([]*session, 0, len(s.sessions))
+	for _, ss := range s.sessions {
+		live = append(live, ss)
+	}
+	s.mu.Unlock()
+	for _, ss := range live {
+		_ = ss.head.write(&wire.Leaving{Session: ss.open.Session, Epoch: ss.open.Epoch, Grace: grace}, 0)
+	}
+	for {
+		s.mu.Lock()
+		n, changed := len(s.sessions), s.changed
+		s.mu.Unlock()
+		if n == 0 {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("drain: %d sessions are left: %w", n, ctx.Err())
+		}
+	}
+}
+
+// SessionInfo is one session for status.
+type SessionInfo struct {
+	Session      string // the first 8 hex digits
+	Head         p2p.PeerID
+	Start, End   int
+	Epoch        uint32
+	Frames, Rows uint64
+	Micros       uint64
+	BytesIn      uint64
+	BytesOut     uint64
+}
+
+// Sessions lists the sessions that are open, by id.
+func (s *Server) Sessions() []SessionInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	infos := make([]SessionInfo, 0, len(s.sessions))
+	for _, ss := range s.sessions {
+		p := ss.progress()
+		infos = append(infos, SessionInfo{
+			Session: hex.EncodeToString(ss.open.Session[:4]), Head: p2p.PeerID(ss.owner),
+			Start: int(ss.open.Start), End: int(ss.open.End), Epoch: ss.open.Epoch,
+			Frames: p.Frames, Rows: p.Rows, Micros: p.Micros, BytesIn: p.BytesIn, BytesOut: p.BytesOut,
+		})
+	}
+	slices.SortFunc(infos, func(a, b SessionInfo) int { return strings.Compare(a.Session, b.Session) })
+	return infos
+}
+
+// Evict drops the cache of the sessions whose hex id begins with prefix, or of all
+// for "all", and says how many there were. The sessions stay open: their next step
+// is a cache miss.
+func (s *Server) Evict(prefix string) (int, error) {
+	if prefix == "all" {
+		return s.cfg.Cache.DropAll(), nil
+	}
+	if len(prefix) < 8 || len(prefix) > 32 || strings.Trim(prefix, "0123456789abcdef") != "" {
+		return 0, fmt.Errorf("evict %q: give \"all\" or 8 to 32 hex digits of a session id", prefix)
+	}
+	s.mu.Lock()
+	var ids []wire.SessionID
+	for id := range s.sessions {
+		if strings.HasPrefix(hex.EncodeToString(id[:]), prefix) {
+			ids = append(ids, id)
+		}
+	}
+	s.mu.Unlock()
+	n := 0
+	for _, id := range ids {
+		n += s.cfg.Cache.Drop(id)
+	}
+	return n, nil
+}
+
+// ownerLost ends the sessions of a head that stopped beating.
+func (s *Server) ownerLost(owner p2p.PeerID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ss := range s.sessions {
+		if ss.owner == string(owner) {
+			ss.end(errHeadLost)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/meshnet/meshnet/p2p"
+	"github.com/meshnet/meshnet/p2p/wire"
+)
+
+// failure decides what a failed Open or Send means.
+func (s *Session) failure(at time.Duration, f Failure) []Action {
+	if f.Code == wire.CodeTooLong {
+		return s.fail(fmt.Errorf("hop %d, %s: the session is longer than it accepts: %s", f.Hop, f.Peer.Short(), f.Text))
+	}
+	if f.Code == wire.CodeCacheMiss && s.phase == sending && !s.cfg.Stateless {
+		s.missed++
+		if s.misses++; s.misses <= maxMisses {
+			s.disturbed(at, f, "cache miss")
+			s.held = min(s.held, max(f.Held, 0))
+			return s.send(at)
+		}
+		f.Text = "loses the session's cache again and again"
+	}
+	cause := s.blame(at, f)
+	stood := s.phase == sending
+	if stood || len(s.recovering) == 0 && s.epoch > 1 {
+		s.disturbed(at, f, cause)
+	}
+	acts := []Action{Say{SayReroute, fmt.Sprintf("%s (hop %d): %s, looking for another route", f.Peer.Short(), f.Hop, cause)}}
+	if stood {
+		if err := s.spend(f, cause); err != nil {
+			return append(acts, s.fail(err)...)
+		}
+	}
+	s.lose(at)
+	return append(acts, s.plan(at)...)
+}
+
+// blame bans whoever failed, or remembers that a link is down, and names the cause.
+func (s *Session) blame(at time.Duration, f Failure) (cause string) {
+	ban := func(cause string) string {
+		if !s.cfg.Bans.Now(at)[f.Peer] {
+			s.cfg.Bans.Ban(f.Peer, at)
+		}
+		return cause
+	}
+	switch f.Code {
+	case 0:
+		if f.Silent {
+			return ban("deadline")
+		}
+		return ban("peer lost")
+	case wire.CodeLinkDown:
+		if pair := [2]p2p.PeerID{f.Peer, f.Next}; f.Next != "" && !s.down[pair] {
+			s.down[pair] = true
+			return "link down"
+		}
+		return ban("link down")
+	case wire.CodeBusy:
+		s.cfg.Bans.Rest(f.Peer, at+f.Retry, at)
+		return "busy"
+	case wire.CodeCacheMiss:
+		return ban("cache miss")
+	case wire.CodeDraining:
+		return ban("draining")
+	case wire.CodeDeadline:
+		return ban("deadline")
+	case wire.CodeBadShape, wire.CodeNotFinite:
+		return ban("bad data")
+	}
+	// Codes that call it our own fault come here too. A stranger's word is no
+	// proof, so somebody else is asked; if it is true, the budget ends it.
+	return ban(fmt.Sprintf("refused (%s)", codeText(f)))
+}
+
+func codeText(f Failure) string {
+	if f.Text != "" {
+		return f.Code.String() + ": " + f.Text
+	}
+	return f.Code.String()
+}
+
+// spend takes a re-route from the budgets.
+func (s *Session) spend(f Failure, cause string) error {
+	span := [2]int{0, s.cfg.Layers}
+	if f.Hop >= 0 && f.Hop < len(s.route.Hops) {
+		span = [2]int{s.route.Hops[f.Hop].Start, s.route.Hops[f.Hop].End}
+	}
+	s.reroutes++
+	s.spans[span]++
+	if s.reroutes > maxReroutes || s.spans[span] > maxSpanReroutes {
+		return fmt.Errorf("gave up after %d re-routes, %d of them for layers %d to %d; the last: %s, %s",
+			s.reroutes-1, s.spans[span]-1, span[0], span[1]-1, f.Peer.Short(), cause)
+	}
+	return nil
+}
+
+// lose starts the search for a route, and its clock if it does not run.
+func (s *Session) lose(at time.Duration) {
+	if !s.lost {
+		s.lost, s.lostAt, s.retries, s.retryAt = true, at, 0, 0
+	}
+}
+
+func (s *Session) query(at time.Duration, pardon map[p2p.PeerID]bool) Query {
+	banned := s.cfg.Bans.Now(at)
+	maps.Copy(banned, s.leaving)
+	maps.DeleteFunc(banned, func(id p2p.PeerID, _ bool) bool { return pardon[id] })
+	links := make([]Link, 0, len(s.view.Links)+len(s.down))
+	links = append(links, s.view.Links...)
+	for pair := range s.down {
+		links = append(links, Link{From: pair[0], To: pair[1], Down: true})
+	}
+	return Query{Layers: s.cfg.Layers, Model: s.cfg.Model, Offers: s.view.Offers, Links: links, Banned: banned, Head: s.cfg.Head}
+}
+
+// plan opens the best route, or waits for one.
+func (s *Session) plan(at time.Duration) []Action {
+	r, err := Plan(s.query(at, nil))
+	var gap *GapError
+	if errors.As(err, &gap) && gap.Banned {
+		// The only holder of a layer is banned. It is asked again, ever more rarely:
+		// without it there is no answer at all.
+		if s.retryAt == 0 {
+			s.retryAt = at + min(retryMost, retryFirst<<min(s.retries, 8))
+		}
+		if at >= s.retryAt {
+			s.retries, s.retryAt = s.retries+1, 0
+			pardon := map[p2p.PeerID]bool{}
+			for _, n := range gap.Near {
+				pardon[n.Peer] = true
+			}
+			r, err = Plan(s.query(at, pardon))
+		}
+	}
+	if err == nil && at < s.lostAt+routeWait {
+		return []Action{s.open(r)}
+	}
+	if err == nil {
+		err = errors.New("no route held")
+	}
+	if at >= s.lostAt+routeWait {
+		return s.fail(fmt.Errorf("no route for %v: %w", routeWait, err))
+	}
+	until := s.lostAt + routeWait
+	if s.retryAt > at {
+		until = min(until, s.retryAt)
+	}
+	told := s.phase == waiting
+	s.phase = waiting
+	if told {
+		return []Action{Wait{until}}
+	}
+	return []Action{Say{SayWaiting, err.Error() + ": waiting"}, Wait{until}}
+}
+
+func (s *Session) open(r Route) Action {
+	s.epoch++
+	s.route, s.phase = r, opening
+	return Open{Epoch: s.epoch, Route: r}
+}

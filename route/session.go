@@ -1,0 +1,341 @@
+package route
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/meshnet/meshnet/p2p"
+	"github.com/meshnet/meshnet/p2p/wire"
+)
+
+// Limits of a session; see docs/architecture.md.
+const (
+	maxReroutes     = 8 // a session; a circuit that stood and broke
+	maxSpanReroutes = 3 // the same for one range of layers
+	maxMisses       = 3 // cache misses in a row within one step
+	routeWait       = 30 * time.Second
+
+	retryFirst = 250 * time.Millisecond // asking the only holder of a layer again
+	retryMost  = 4 * time.Second
+
+	decodeLeast  = 2 * time.Second
+	decodeMost   = 15 * time.Second
+	prefillLeast = 5 * time.Second
+	prefillMost  = 120 * time.Second
+	keptTimes    = 64 // decode steps whose times are remembered
+)
+
+// Config of a Session. All fields but Stateless are required.
+type Config struct {
+	Layers    int
+	Model     wire.Fingerprint
+	Head      p2p.PeerID
+	Bans      *Bans // shared with the head's other sessions
+	ChunkRows int   // rows in a frame of a prefill
+	Stateless bool  // every step sends all rows and leaves nothing behind
+}
+
+// Session is one chat request's life on the mesh: which route, from which
+// token, what after a failure. At most one Open, Send or Wait is outstanding.
+//
+// Invariant: a Send's Past is never more than what every hop of its route has
+// reported or was seen to hold, and an epoch is never used for two routes.
+type Session struct {
+	cfg   Config
+	phase phase
+	err   error
+
+	view    View
+	down    map[[2]p2p.PeerID]bool // links found down by this session
+	leaving map[p2p.PeerID]bool
+	stay    bool // a leaving hop can't be replaced with the present view
+
+	epoch    uint32
+	route    Route
+	held     int // tokens that every hop of the route holds
+	answered int // tokens whose step was answered, in any epoch
+	seq      uint32
+	last     Send
+	step     *Forward
+	stepAt   time.Duration
+	misses   int // within the step
+
+	lost       bool          // looking for a route since lostAt
+	lostAt     time.Duration //
+	retries    int           // of only holders, since lostAt
+	retryAt    time.Duration //
+	reroutes   int
+	spans      map[[2]int]int
+	recovering []int // indices in Recoveries of disturbances not yet over
+	times      []time.Duration
+
+	hits, missed int
+	recoveries   []Recovery
+}
+
+type phase uint8
+
+const (
+	idle    phase = iota // nothing asked, no route
+	opening              // Open is outstanding
+	ready                // a route, nothing outstanding
+	sending              // Send is outstanding
+	waiting              // Wait is outstanding
+	failed               // for good
+)
+
+// NewSession returns a session without a route.
+func NewSession(cfg Config) (*Session, error) {
+	if cfg.Layers <= 0 || cfg.ChunkRows <= 0 || cfg.Bans == nil {
+		return nil, fmt.Errorf("new session: layers %d, rows a chunk %d and a list of bans are needed", cfg.Layers, cfg.ChunkRows)
+	}
+	return &Session{cfg: cfg, down: map[[2]p2p.PeerID]bool{}, leaving: map[p2p.PeerID]bool{}, spans: map[[2]int]int{}}, nil
+}
+
+// Route is the route of the present epoch.
+func (s *Session) Route() Route { return s.route }
+
+// Epoch is the present epoch; 0 before the first route.
+func (s *Session) Epoch() uint32 { return s.epoch }
+
+// Recoveries are the disturbances that are over.
+func (s *Session) Recoveries() []Recovery {
+	var out []Recovery
+	for i, r := range s.recoveries {
+		if !slices.Contains(s.recovering, i) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// Counts are the steps that found their past in every cache, and the misses.
+func (s *Session) Counts() (hits, misses int) { return s.hits, s.missed }
+
+// Step takes an event at a time (since any fixed moment, never falling) and
+// returns what to do about it. Events of an epoch that is over do nothing.
+func (s *Session) Step(at time.Duration, ev Event) []Action {
+	if s.phase == failed {
+		switch ev.(type) {
+		case Begin, Forward:
+			return []Action{Fail{s.err}}
+		}
+		return nil
+	}
+	switch ev := ev.(type) {
+	case View:
+		s.view, s.stay = ev, false
+		if s.phase == waiting {
+			return s.plan(at)
+		}
+	case Tick:
+		if s.phase == waiting {
+			return s.plan(at)
+		}
+	case Begin:
+		return s.begin(at)
+	case Forward:
+		return s.forward(at, ev)
+	case Opened:
+		if s.phase == opening && ev.Epoch == s.epoch {
+			return s.opened(at, ev)
+		}
+	case Done:
+		if s.phase == sending && ev.Epoch == s.epoch {
+			return s.done(at)
+		}
+	case Failed:
+		if (s.phase == sending || s.phase == opening) && ev.Epoch == s.epoch {
+			return s.failure(at, ev.Failure)
+		}
+	case Leaving:
+		if s.route.Index(ev.Peer) >= 0 {
+			s.leaving[ev.Peer], s.stay = true, false
+		}
+	}
+	return nil
+}
+
+func (s *Session) begin(at time.Duration) []Action {
+	if s.phase != idle {
+		return s.fail(errors.New("session begun twice"))
+	}
+	s.lose(at)
+	return s.plan(at)
+}
+
+func (s *Session) forward(at time.Duration, f Forward) []Action {
+	switch {
+	case s.phase != ready:
+		return s.fail(errors.New("a step before the last one ended"))
+	case f.Past < 0 || f.Past > s.answered || f.Tokens <= f.Past || f.Want < 0 || f.Want > f.Tokens-f.Past:
+		return s.fail(fmt.Errorf("a step of %d tokens, %d of them past (%d were answered), %d wanted", f.Tokens, f.Past, s.answered, f.Want))
+	}
+	s.step, s.stepAt, s.misses = &f, at, 0
+	// What lies beyond Past belongs to tokens that the caller took back.
+	s.held = min(s.held, f.Past)
+	if acts, moved := s.moveAway(at); moved {
+		return acts
+	}
+	return s.send(at)
+}
+
+// moveAway replaces a leaving hop between two steps, if the mesh can.
+func (s *Session) moveAway(at time.Duration) ([]Action, bool) {
+	i := slices.IndexFunc(s.route.Hops, func(h Hop) bool { return s.leaving[h.Peer.ID] })
+	if i < 0 || s.stay {
+		return nil, false
+	}
+	r, err := Plan(s.query(at, nil))
+	if err != nil {
+		s.stay = true // until the view changes; the hop serves on
+		return nil, false
+	}
+	leaver := s.route.Hops[i].Peer.ID
+	s.disturbed(at, Failure{Hop: i, Peer: leaver}, "leaving")
+	s.lose(at)
+	return append([]Action{Say{SayReroute, leaver.Short() + " is leaving, moving its layers"}}, s.open(r)), true
+}
+
+func (s *Session) send(at time.Duration) []Action {
+	from, mode := s.held, wire.Prefill
+	if s.cfg.Stateless {
+		from, mode = 0, wire.Stateless
+	}
+	rows := s.step.Tokens - from
+	if rows == 1 && from > 0 && !s.cfg.Stateless {
+		mode = wire.Decode
+	}
+	a := Send{Epoch: s.epoch, Mode: mode, Past: from, Rows: rows, Want: s.step.Want, Chunk: s.cfg.ChunkRows}
+	if s.cfg.Stateless {
+		a.Chunk = rows
+	}
+	frames := uint32((rows + a.Chunk - 1) / a.Chunk)
+	a.Deadline = s.deadline(a)
+	// The same single frame again after a re-route keeps its Seq: a hop that applied
+	// it answers from memory, since some states can't be taken back by a row.
+	if same := s.last; frames == 1 && same.Seq != 0 && same.Mode == mode && same.Past == from && same.Rows == rows && same.Want == a.Want {
+		a.Seq = same.Seq
+	} else {
+		a.Seq = s.seq + 1
+		s.seq += frames
+	}
+	s.last, s.phase = a, sending
+	var acts []Action
+	if again := s.step.Past - from; again > 0 && !s.cfg.Stateless {
+		if n := len(s.recoveries); n > 0 && len(s.recovering) > 0 {
+			s.recoveries[n-1].Rows += again
+		}
+		acts = append(acts, Say{SayReprefill, fmt.Sprintf("computing %d tokens again", again)})
+	}
+	return append(acts, a)
+}
+
+func (s *Session) opened(at time.Duration, ev Opened) []Action {
+	if len(ev.Held) != len(s.route.Hops) || len(ev.Linked) != len(s.route.Hops) {
+		return s.fail(fmt.Errorf("%d hops answered of %d", len(ev.Held), len(s.route.Hops)))
+	}
+	// Rows beyond Past may belong to tokens that were taken back, or to a step
+	// that some hop did not finish.
+	trust := s.answered
+	if s.step != nil {
+		trust = s.step.Past
+	}
+	s.held = trust
+	for i, h := range ev.Held {
+		s.held = min(s.held, h)
+		if i+1 < len(s.route.Hops) && !ev.Linked[i] && !s.route.Hops[i].Star {
+			s.route.Hops[i].Star = true
+			s.down[[2]p2p.PeerID{s.route.Hops[i].Peer.ID, s.route.Hops[i+1].Peer.ID}] = true
+		}
+	}
+	s.lost, s.retries = false, 0
+	acts := []Action{Say{SayRoute, s.route.String()}}
+	if s.step != nil {
+		return append(acts, s.send(at)...)
+	}
+	s.phase = ready
+	return append(acts, Return{})
+}
+
+func (s *Session) done(at time.Duration) []Action {
+	s.phase = ready
+	if s.last.Mode == wire.Decode && len(s.recovering) == 0 {
+		if len(s.times) == keptTimes {
+			s.times = s.times[1:]
+		}
+		s.times = append(s.times, at-s.stepAt)
+	}
+	for _, h := range s.route.Hops {
+		s.cfg.Bans.Forgive(h.Peer.ID)
+	}
+	if s.step.Past > 0 && s.misses == 0 && !s.cfg.Stateless {
+		s.hits++
+	}
+	s.answered, s.held, s.step = s.step.Tokens, s.step.Tokens, nil
+	if s.cfg.Stateless {
+		s.held = 0
+	}
+	if len(s.recovering) == 0 {
+		return []Action{Return{}}
+	}
+	first, rows := at, 0
+	for _, i := range s.recovering {
+		r := &s.recoveries[i]
+		r.Took = at - r.At
+		first, rows = min(first, r.At), rows+r.Rows
+	}
+	s.recovering = nil
+	return []Action{Say{SayRecovered, fmt.Sprintf("recovered in %v, %d tokens computed again", (at - first).Round(time.Millisecond), rows)}, Return{}}
+}
+
+// disturbed starts the record of a recovery.
+func (s *Session) disturbed(at time.Duration, f Failure, cause string) {
+	s.recovering = append(s.recovering, len(s.recoveries))
+	s.recoveries = append(s.recoveries, Recovery{Cause: cause, Hop: f.Hop, Peer: f.Peer, At: at})
+}
+
+func (s *Session) fail(err error) []Action {
+	s.phase, s.err = failed, err
+	return []Action{Fail{err}}
+}
+
+// deadline is how long to wait for the answer to a frame.
+func (s *Session) deadline(a Send) time.Duration {
+	if a.Mode == wire.Decode {
+		d := 4 * s.p95()
+		return min(max(d, decodeLeast), decodeMost)
+	}
+	var micros float64
+	for _, h := range s.route.Hops {
+		micros += float64(min(a.Rows, a.Chunk)) * s.rowMicros(h)
+	}
+	return min(prefillLeast+4*time.Duration(micros)*time.Microsecond, prefillMost)
+}
+
+// rowMicros estimates a row of a prefill through a hop from its offer.
+func (s *Session) rowMicros(h Hop) float64 {
+	n := float64(h.End - h.Start)
+	for _, o := range s.view.Offers {
+		if o.Peer != string(h.Peer.ID) || o.End <= o.Start {
+			continue
+		}
+		if m := max(o.PrefillMicros, 1); o.PrefillMicros > 0 {
+			return n * float64(m) / float64(o.End-o.Start)
+		}
+		if o.DecodeMicros > 0 {
+			return n * float64(o.DecodeMicros) / float64(o.End-o.Start)
+		}
+	}
+	return n * layerMicros
+}
+
+func (s *Session) p95() time.Duration {
+	if len(s.times) == 0 {
+		return 0
+	}
+	t := slices.Sorted(slices.Values(s.times))
+	return t[(len(t)*95-1)/100]
+}
