@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -21,6 +22,7 @@ const (
 	askAtOnce    = 8               // exchanges in flight
 	askPerRound  = 32              // peers asked in one refresh
 	serveAtOnce  = 64              // exchanges that others may have with us
+	rttMemory    = 10 * time.Minute
 	leaveTimeout = 1500 * time.Millisecond
 )
 
@@ -53,6 +55,15 @@ type Service struct {
 	own    *wire.Offer
 	signed wire.SignedOffer
 	cursor int // where the next answer starts among the offers of others
+	rtts   map[p2p.PeerID]*samples
+}
+
+// samples are the last round trips to a peer. The least of them is the link's: what
+// is above it is load.
+type samples struct {
+	last [4]time.Duration
+	n    int
+	at   time.Time
 }
 
 // New makes a service and registers its handler.
@@ -75,6 +86,7 @@ func New(cfg Config) (*Service, error) {
 	s := &Service{
 		cfg: cfg, table: NewTable(cfg.Network, cfg.Signer.Self(), cfg.Verify, cfg.Now),
 		slots: make(chan struct{}, serveAtOnce), wake: make(chan struct{}, 1),
+		rtts: map[p2p.PeerID]*samples{},
 	}
 	cfg.Mux.Handle(p2p.OfferProtocol, s.serve)
 	return s, nil
@@ -219,8 +231,46 @@ func (s *Service) exchange(ctx context.Context, st p2p.Stream) (Heard, error) {
 	if answer.Network != s.cfg.Network {
 		return h, fmt.Errorf("%w: %q, ours is %q (start both with the same --network)", ErrNetwork, answer.Network, s.cfg.Network)
 	}
+	s.measured(st.Remote(), h.RTT)
 	s.learn(&h, answer.Offers, st.Remote())
 	return h, nil
+}
+
+func (s *Service) measured(peer p2p.PeerID, rtt time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.rtts[peer]
+	if m == nil {
+		m = &samples{}
+		s.rtts[peer] = m
+	}
+	m.last[m.n%len(m.last)] = rtt
+	m.n++
+	m.at = s.cfg.Now()
+}
+
+// RTTs are the round trips to peers that answered in the last ten minutes, each the
+// least of its last four.
+func (s *Service) RTTs() map[p2p.PeerID]time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make(map[p2p.PeerID]time.Duration, len(s.rtts))
+	for peer, m := range s.rtts {
+		out[peer] = slices.Min(m.last[:min(m.n, len(m.last))])
+	}
+	return out
+}
+
+// sweepRTTs forgets measurements that say nothing any more.
+func (s *Service) sweepRTTs() {
+	now := s.cfg.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for peer, m := range s.rtts {
+		if now.Sub(m.at) > rttMemory {
+			delete(s.rtts, peer)
+		}
+	}
 }
 
 func (s *Service) learn(h *Heard, offers []wire.SignedOffer, from p2p.PeerID) {
@@ -333,6 +383,7 @@ func (s *Service) Run(ctx context.Context) {
 			return
 		case <-sweep.C:
 			s.table.Sweep()
+			s.sweepRTTs()
 		case <-s.wake:
 			s.askAll(ctx, s.cfg.Peers())
 		case <-refresh.C:
