@@ -126,6 +126,9 @@ func New(ctx context.Context, cfg Config) (_ *Host, err error) {
 	if n.dht, err = newDHT(n.h, p, n.known.infos); err != nil {
 		return nil, fmt.Errorf("starting the DHT: %w", err)
 	}
+	if err := n.known.save(); err != nil { // our port, in case that we are killed
+		p.Logger.Warn("can't remember our port", "err", err)
+	}
 	n.own.Go(n.meet)
 	if !cfg.NoMDNS {
 		n.own.Go(n.lookAround)
@@ -216,17 +219,19 @@ func (n *Host) options(addrs []ma.Multiaddr) ([]libp2p.Option, error) {
 	} else {
 		opts = append(opts, libp2p.PrometheusRegisterer(n.cfg.Registerer))
 	}
-	if n.cfg.NoNAT {
-		return append(opts, libp2p.DisableRelay()), nil
-	}
-	opts = append(opts, libp2p.NATPortMap(), libp2p.EnableNATService(), libp2p.EnableAutoNATv2(),
-		libp2p.EnableHolePunching(), libp2p.EnableAutoRelayWithPeerSource(n.relays, autorelay.WithMinInterval(time.Minute)))
 	if n.cfg.Relay {
 		r := relay.DefaultResources()
 		r.Limit = nil // a circuit with a limit would be marked as one, and never carry activations
 		r.BufferSize = 64 << 10
-		opts = append(opts, libp2p.EnableRelayService(relay.WithResources(r)))
+		everyAddr := relay.WithReservationAddressFilter(func(ma.Multiaddr) bool { return true }) // a LAN's relay too
+		// Whoever sets up a relay says that it is reachable; libp2p would wait for proof.
+		opts = append(opts, libp2p.EnableRelayService(relay.WithResources(r), everyAddr), libp2p.ForceReachabilityPublic())
 	}
+	if n.cfg.NoNAT {
+		return opts, nil
+	}
+	opts = append(opts, libp2p.NATPortMap(), libp2p.EnableNATService(), libp2p.EnableAutoNATv2(),
+		libp2p.EnableHolePunching(), libp2p.EnableAutoRelayWithPeerSource(n.relays, autorelay.WithMinInterval(time.Minute)))
 	return opts, nil
 }
 
@@ -394,6 +399,14 @@ func (n *Host) Protect(id p2p.PeerID, tag string) {
 func (n *Host) Unprotect(id p2p.PeerID, tag string) {
 	if p, err := peer.Decode(string(id)); err == nil {
 		n.h.ConnManager().Unprotect(p, tag)
+	}
+}
+
+// Drop closes the connections to a peer that does not answer, so that the next Open
+// dials it afresh: over QUIC, libp2p itself would take half a minute to notice.
+func (n *Host) Drop(id p2p.PeerID) {
+	if p, err := peer.Decode(string(id)); err == nil {
+		n.h.Network().ClosePeer(p)
 	}
 }
 

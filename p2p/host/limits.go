@@ -1,7 +1,10 @@
 package host
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"log"
 	"log/slog"
 	"math"
 	"net/netip"
@@ -140,13 +143,29 @@ func rank(addrs []ma.Multiaddr) []network.AddrDelay {
 	return out
 }
 
-// quiet keeps libp2p's own log lines off the terminal, unless GOLOG_LOG_LEVEL asks
-// for them. The loggers are global in libp2p, so this happens once a process.
+// quiet keeps the log lines of libp2p and of what it uses off the terminal, unless
+// GOLOG_LOG_LEVEL asks for them. The loggers are global in libp2p, so this happens once a process.
 var quiet = sync.OnceFunc(func() {
-	os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true") // advice for root, printed on every start
 	if os.Getenv("GOLOG_LOG_LEVEL") != "" {
 		return
+	}
+	os.Setenv("QUIC_GO_DISABLE_RECEIVE_BUFFER_WARNING", "true") // advice for root, printed on every start
+	if log.Writer() == os.Stderr {                              // zeroconf speaks through package log wherever an address family is missing
+		log.SetOutput(without{os.Stderr, []byte("[zeroconf]")})
 	}
 	gologshim.SetDefaultHandler(slog.DiscardHandler)
 	golog.SetAllLoggers(golog.LevelFatal)
 })
+
+// without passes on writes that don't contain a word.
+type without struct {
+	to   io.Writer
+	word []byte
+}
+
+func (w without) Write(p []byte) (int, error) {
+	if bytes.Contains(p, w.word) {
+		return len(p), nil
+	}
+	return w.to.Write(p)
+}

@@ -20,6 +20,7 @@ import (
 const (
 	retryFirst     = 200 * time.Millisecond
 	retryMost      = 30 * time.Second
+	saveFirst      = 2 * time.Second
 	saveEvery      = 30 * time.Second
 	dialAtOnce     = 8
 	maxKnown       = 128
@@ -30,7 +31,7 @@ const (
 // meet dials the given peers until they are connected, and again when they are lost,
 // and the remembered ones while nobody is. It saves who was met.
 func (n *Host) meet() {
-	save := time.NewTicker(saveEvery)
+	save := time.NewTimer(saveFirst)
 	defer save.Stop()
 	wait := retryFirst
 	warned := map[peer.ID]bool{}
@@ -54,6 +55,7 @@ func (n *Host) meet() {
 				if err := n.known.save(); err != nil {
 					n.cfg.Logger.Warn("can't remember peers", "err", err)
 				}
+				save.Reset(saveEvery)
 			case info := <-n.met:
 				n.dialAll([]peer.AddrInfo{info}, nil)
 			case <-n.nudge:

@@ -15,15 +15,16 @@ import (
 )
 
 const (
-	renewAfter   = Lifetime / 2    // our own offer is signed anew long before it expires
-	sweepEvery   = 5 * time.Second // so much later than its expiry does a waiting reader hear of it
-	askTimeout   = 3 * time.Second // one exchange
-	serveTimeout = 5 * time.Second // one exchange, answering
-	askAtOnce    = 8               // exchanges in flight
-	askPerRound  = 32              // peers asked in one refresh
-	serveAtOnce  = 64              // exchanges that others may have with us
-	rttMemory    = 10 * time.Minute
-	leaveTimeout = 1500 * time.Millisecond
+	renewAfter              = Lifetime / 2    // our own offer is signed anew long before it expires
+	sweepEvery              = 5 * time.Second // so much later than its expiry does a waiting reader hear of it
+	askTimeout              = 3 * time.Second // one exchange
+	serveTimeout            = 5 * time.Second // one exchange, answering
+	askAtOnce               = 8               // exchanges in flight
+	askPerRound             = 32              // peers asked in one refresh
+	serveAtOnce             = 64              // exchanges that others may have with us
+	askBurst, asksPerSecond = 20, 2           // of one peer to us
+	rttMemory               = 10 * time.Minute
+	leaveTimeout            = 1500 * time.Millisecond
 )
 
 // Config is what a Service needs. Network, Signer, Verify, Streamer and Mux must be set.
@@ -56,6 +57,13 @@ type Service struct {
 	signed wire.SignedOffer
 	cursor int // where the next answer starts among the offers of others
 	rtts   map[p2p.PeerID]*samples
+	asks   map[p2p.PeerID]*bucket
+}
+
+// bucket bounds how often one peer may ask: an answer costs us signature checks.
+type bucket struct {
+	tokens float64
+	at     time.Time
 }
 
 // samples are the last round trips to a peer. The least of them is the link's: what
@@ -86,7 +94,7 @@ func New(cfg Config) (*Service, error) {
 	s := &Service{
 		cfg: cfg, table: NewTable(cfg.Network, cfg.Signer.Self(), cfg.Verify, cfg.Now),
 		slots: make(chan struct{}, serveAtOnce), wake: make(chan struct{}, 1),
-		rtts: map[p2p.PeerID]*samples{},
+		rtts: map[p2p.PeerID]*samples{}, asks: map[p2p.PeerID]*bucket{},
 	}
 	cfg.Mux.Handle(p2p.OfferProtocol, s.serve)
 	return s, nil
@@ -261,14 +269,19 @@ func (s *Service) RTTs() map[p2p.PeerID]time.Duration {
 	return out
 }
 
-// sweepRTTs forgets measurements that say nothing any more.
-func (s *Service) sweepRTTs() {
+// sweepPeers forgets measurements that say nothing any more, and buckets that are full.
+func (s *Service) sweepPeers() {
 	now := s.cfg.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for peer, m := range s.rtts {
 		if now.Sub(m.at) > rttMemory {
 			delete(s.rtts, peer)
+		}
+	}
+	for peer, b := range s.asks {
+		if now.Sub(b.at).Seconds()*asksPerSecond > askBurst {
+			delete(s.asks, peer)
 		}
 	}
 }
@@ -300,6 +313,10 @@ func (s *Service) serve(ctx context.Context, st p2p.Stream) {
 		st.Reset()
 		return
 	}
+	if !s.mayAsk(st.Remote()) {
+		st.Reset()
+		return
+	}
 	stop := context.AfterFunc(ctx, func() { st.Reset() })
 	defer stop()
 	st.SetDeadline(time.Now().Add(serveTimeout))
@@ -309,6 +326,25 @@ func (s *Service) serve(ctx context.Context, st p2p.Stream) {
 		return
 	}
 	st.Close()
+}
+
+func (s *Service) mayAsk(peer p2p.PeerID) bool {
+	now := s.cfg.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.asks[peer]
+	if b == nil {
+		b = &bucket{tokens: askBurst}
+		s.asks[peer] = b
+	} else {
+		b.tokens = min(b.tokens+asksPerSecond*now.Sub(b.at).Seconds(), askBurst)
+	}
+	b.at = now
+	if b.tokens < 1 {
+		return false
+	}
+	b.tokens--
+	return true
 }
 
 func (s *Service) answer(st p2p.Stream) error {
@@ -383,7 +419,7 @@ func (s *Service) Run(ctx context.Context) {
 			return
 		case <-sweep.C:
 			s.table.Sweep()
-			s.sweepRTTs()
+			s.sweepPeers()
 		case <-s.wake:
 			s.askAll(ctx, s.cfg.Peers())
 		case <-refresh.C:

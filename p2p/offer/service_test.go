@@ -264,8 +264,8 @@ func TestHostilePeers(t *testing.T) {
 			m.expect(0)
 		}
 		// silence holds a slot for a bounded time, and never more than all slots
-		for range serveAtOnce + 10 {
-			st, err := bad.Open(t.Context(), target, p2p.OfferProtocol)
+		for i := range serveAtOnce + 10 {
+			st, err := m.net.Peer(p2p.PeerID(fmt.Sprint("silent ", i/10))).Open(t.Context(), target, p2p.OfferProtocol)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -327,6 +327,34 @@ func mustAppendRaw() []byte {
 		}
 	}
 	return b
+}
+
+// One peer can't keep us busy, and does not keep others out.
+func TestAsksOfOnePeerAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, 3)
+		defer m.close()
+		target := p2p.Peer{ID: m.nodes[0].Self()}
+		for _, n := range m.nodes {
+			n.stop()
+		}
+		answers := 0
+		for range 1000 {
+			if _, err := m.nodes[1].Ask(t.Context(), target); err == nil {
+				answers++
+			}
+		}
+		if answers != askBurst {
+			t.Errorf("%d answers at once, want %d", answers, askBurst)
+		}
+		if _, err := m.nodes[2].Ask(t.Context(), target); err != nil {
+			t.Errorf("another peer is kept out: %v", err)
+		}
+		time.Sleep(time.Second)
+		if _, err := m.nodes[1].Ask(t.Context(), target); err != nil {
+			t.Errorf("a second later: %v", err)
+		}
+	})
 }
 
 // Nobody keeps every answer for itself: with more offers than one answer holds, who

@@ -339,3 +339,26 @@ func TestOwnOffersAreNotHearsay(t *testing.T) {
 		t.Errorf("our own offer came back: %v %v", changed, err)
 	}
 }
+
+func FuzzAdd(f *testing.F) {
+	c := &clock{epoch}
+	good := newIdentity(1).offer(c, nil)
+	f.Add(good.Payload, good.Signature)
+	f.Add(good.Payload[:40], good.Signature)
+	f.Add([]byte{}, []byte{})
+	f.Add(append([]byte{0xdc, 0xff, 0xff}, good.Payload...), good.Signature[:10])
+	f.Fuzz(func(t *testing.T, payload, sig []byte) {
+		table := newTable(c)
+		changed, err := table.Add(wire.SignedOffer{Payload: payload, Signature: sig}, "fuzz")
+		if changed != (err == nil) || changed != (len(table.All()) == 1) {
+			t.Fatalf("changed %v, err %v, %d offers", changed, err, len(table.All()))
+		}
+		if !changed {
+			return
+		}
+		o := table.All()[0]
+		if o.Network != network || verify(o.Peer, append([]byte(wire.OfferSignPrefix), payload...), sig) != nil {
+			t.Fatalf("believed %+v", o)
+		}
+	})
+}
