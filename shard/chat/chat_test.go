@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -124,16 +125,17 @@ func checkGolden(t *testing.T, tok *token.Tokenizer, tmpl Template, path string)
 // A template can do anything that a program can. Each of these ends in an error
 // that says what it did, and this process lives.
 func TestBombs(t *testing.T) {
+	const long = "CPU time|not rendered after" // the clock comes first on a very busy machine
 	bombs := []struct{ name, template, want string }{
 		{"recursion", `{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}`, "calls itself without end"},
-		{"long range", `{% for i in range(2000000000) %}{% endfor %}`, "it needs more than"},
-		{"nested ranges", `{% for a in range(1000000) %}{% for b in range(1000000) %}{% endfor %}{% endfor %}`, "it needs more than 2 s of CPU time"},
+		{"long range", `{% for i in range(2000000000) %}{% endfor %}`, "of memory|" + long},
+		{"nested ranges", `{% for a in range(1000000) %}{% for b in range(1000000) %}{% endfor %}{% endfor %}`, long},
 		{"string of 10 GB", `{{ 'a' * 10000000000 }}`, "it needs more than 1024 MiB of memory"},
 		{"string beyond int", `{{ 'a' * 9223372036854775807 }}`, ""},
-		{"doubling", `{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}`, "it needs more than"},
-		{"long output", `{% for i in range(1000) %}{{ 'a' * 100000 }}{% endfor %}`, "it writes more than"},
+		{"doubling", `{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(64) %}{% set ns.s = ns.s + ns.s %}{% endfor %}`, "of memory|" + long},
+		{"long output", `{% for i in range(1000) %}{{ 'a' * 100000 }}{% endfor %}`, "writes more than|of memory|" + long},
 		{"file", `{% include '/etc/hostname' %}`, "include"},
-		{"deep nesting", strings.Repeat("{{ (", 1) + strings.Repeat("(", 500000) + "1" + strings.Repeat(")", 500000) + ") }}", ""},
+		{"deep nesting", "{{ (" + strings.Repeat("(", 500000) + "1" + strings.Repeat(")", 500000) + ") }}", ""},
 		{"not Jinja", `{% if %}`, "parse"},
 		{"cut off", `{{ 'a`, ""},
 		{"too long", strings.Repeat("a", maxTemplate+1), "more than"},
@@ -145,7 +147,7 @@ func TestBombs(t *testing.T) {
 			if err == nil && b.name == "deep nesting" {
 				return // an engine may cope
 			}
-			if !errors.Is(err, ErrTemplate) || !strings.Contains(err.Error(), b.want) {
+			if !errors.Is(err, ErrTemplate) || !regexp.MustCompile(b.want).MatchString(err.Error()) {
 				t.Fatalf("got %.80q, %v; want an error that says %q", out, err, b.want)
 			}
 		})

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os/exec"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"time"
 
@@ -115,13 +116,18 @@ func died(exit *exec.ExitError, complaint string) string {
 	switch {
 	case exit.ExitCode() == exitCPU || killedForCPU(exit):
 		return fmt.Sprintf("it needs more than %d s of CPU time", childCPU)
-	case strings.Contains(complaint, "stack exceeds") || strings.Contains(complaint, "stack overflow"):
+	case containsAny(complaint, "stack exceeds", "stack overflow"):
 		return "it calls itself without end"
-	case strings.Contains(complaint, "out of memory") || strings.Contains(complaint, "cannot allocate memory"):
+	case containsAny(complaint, "out of memory", "cannot allocate memory",
+		"failed to allocate", "too many address space collisions"): // the last two by the race detector
 		return fmt.Sprintf("it needs more than %d MiB of memory", childMemory>>20)
 	}
 	first, _, _ := strings.Cut(strings.TrimSpace(complaint), "\n")
 	return fmt.Sprintf("the child that renders it ended with %v: %.200q", exit, first)
+}
+
+func containsAny(s string, parts ...string) bool {
+	return slices.ContainsFunc(parts, func(p string) bool { return strings.Contains(s, p) })
 }
 
 // limited keeps the first max bytes. What comes after is dropped and calls over.

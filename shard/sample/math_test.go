@@ -24,13 +24,12 @@ func (a number) float() float64      { f, _ := a.Float64(); return f }
 func expTwin(x float64) float64 {
 	k := math.Floor(num(x).mul(num(1.4426950408889634)).add(num(0.5)).float())
 	r := num(x).sub(num(k).mul(num(6.93147180369123816490e-01))).sub(num(k).mul(num(1.90821492927058770002e-10)))
-	y, factorial := num(0), 1.0
-	terms := []float64{}
+	factorial, terms := 1.0, []float64{}
 	for n := 0; n <= 13; n++ {
 		terms = append(terms, 1/factorial)
 		factorial *= float64(n + 1)
 	}
-	y = num(terms[13])
+	y := num(terms[13])
 	for n := 12; n >= 0; n-- {
 		y = y.mul(r).add(num(terms[n]))
 	}
