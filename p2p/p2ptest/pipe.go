@@ -89,10 +89,13 @@ func (s *stream) loop(try func(now time.Time) verdict) error {
 	for {
 		n.mu.Lock()
 		var v verdict
-		if !s.peer.frozen {
+		var changed <-chan struct{}
+		if s.peer.frozen { // and may stay so longer than the stream lives
+			changed = n.changed
+		} else {
 			v = try(time.Now())
+			changed = s.pair.changed
 		}
-		changed := s.pair.changed
 		n.mu.Unlock()
 		if v.done {
 			return v.err

@@ -117,9 +117,16 @@ func (l *loop) forward(batch []*job) {
 			input = append(input, append([]float32(nil), w.X...))
 		}
 	}
+	// Alone, a step may be cut off when nobody waits any more; others share a batch.
+	ctx := context.Background()
+	if len(live) == 1 {
+		ctx = live[0].ctx
+	}
 	start := time.Now()
-	// A step is not cut off in the middle: it is short, and its batch has others.
-	err := l.engine.Forward(context.Background(), works)
+	err := l.engine.Forward(ctx, works)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
 	micros := time.Since(start).Microseconds()
 	if err != nil && len(live) > 1 {
 		// One bad item must not fail its neighbours: each alone.

@@ -171,6 +171,13 @@ func (c *Circuit) judge(ctx context.Context, link *Error) *Error {
 	if dead := c.ping(ctx); dead != nil {
 		return dead
 	}
+	// Whoever broke the link off for a reason has told it before its pong.
+	c.mu.Lock()
+	fault := c.fault
+	c.mu.Unlock()
+	if fault != nil {
+		return fault
+	}
 	i := slices.IndexFunc(c.legs, func(l *leg) bool { return l.hop.Peer.ID == link.Next })
 	if i != link.Hop+1 {
 		e := *link // it speaks of a peer that is not its next: not to be trusted

@@ -127,7 +127,7 @@ func (e *Engine) StateBytes(start, end, maxLen int) int64 {
 }
 
 // Forward implements hop.Engine.
-func (e *Engine) Forward(_ context.Context, batch []hop.Work) error {
+func (e *Engine) Forward(ctx context.Context, batch []hop.Work) error {
 	e.mu.Lock()
 	e.batch = max(e.batch, len(batch))
 	e.mu.Unlock()
@@ -148,7 +148,13 @@ func (e *Engine) Forward(_ context.Context, batch []hop.Work) error {
 		rows += w.Rows
 	}
 	if e.RowTime > 0 {
-		time.Sleep(time.Duration(rows) * e.RowTime)
+		t := time.NewTimer(time.Duration(rows) * e.RowTime)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}
 	for _, w := range batch {
 		w.State.(*State).apply(w.X, w.Rows, e.Hidden)

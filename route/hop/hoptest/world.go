@@ -116,9 +116,16 @@ func (w *World) Client(id p2p.PeerID) *hop.Client {
 
 // Close ends everything and fails the test for what was left behind.
 func (w *World) Close() {
+	for id := range w.peers {
+		w.Net.Thaw(id)
+	}
+	if !w.Forgotten(10 * time.Second) {
+		w.T.Error("a peer still holds a session")
+	}
 	for _, h := range w.hearts {
 		h.Close()
 	}
+	time.Sleep(100 * time.Millisecond) // what was closed reaches the other side
 	if err := w.Net.Close(); err != nil {
 		w.T.Error(err)
 	}
