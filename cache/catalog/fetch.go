@@ -45,7 +45,10 @@ func (h Hub) fetch(ctx context.Context, s Source, w *blob.Writer, known want, o 
 }
 
 func (h Hub) download(ctx context.Context, s Source, w *blob.Writer, known want, o Options) (target, error) {
-	h = h.withDefaults()
+	h, err := h.withDefaults()
+	if err != nil {
+		return target{}, err
+	}
 	t, err := h.describe(ctx, s)
 	if err != nil {
 		return t, err

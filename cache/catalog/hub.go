@@ -1,11 +1,13 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
+	"os"
 	"path"
 	"regexp"
 	"strconv"
@@ -28,11 +30,10 @@ const (
 	maxRedirects = 10
 )
 
-// Hub downloads files of a model hub. The zero value is the default hub
-// without a token.
+// Hub downloads files of a model hub. The zero value is HubFromEnv(os.Getenv).
 type Hub struct {
-	Endpoint  string            // default DefaultEndpoint
-	Token     string            // sent to the endpoint's host only
+	Endpoint  string            // default: HF_ENDPOINT, else DefaultEndpoint
+	Token     string            // sent to the endpoint's host only; default HF_TOKEN, if Endpoint is empty
 	Transport http.RoundTripper // default: net/http's, with its proxies
 	MaxBytes  int64             // the largest file taken; default 1 TiB
 
@@ -50,9 +51,14 @@ func HubFromEnv(getenv func(string) string) (Hub, error) {
 	return h, nil
 }
 
-func (h Hub) withDefaults() Hub {
+func (h Hub) withDefaults() (Hub, error) {
 	if h.Endpoint == "" {
-		h.Endpoint = DefaultEndpoint
+		env, err := HubFromEnv(os.Getenv)
+		if err != nil {
+			return h, err
+		}
+		h.Endpoint = cmp.Or(env.Endpoint, DefaultEndpoint)
+		h.Token = cmp.Or(h.Token, env.Token)
 	}
 	if h.Transport == nil {
 		h.Transport = http.DefaultTransport
@@ -80,7 +86,7 @@ func (h Hub) withDefaults() Hub {
 			}
 		}
 	}
-	return h
+	return h, nil
 }
 
 var revisionPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
