@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/libp2p/go-libp2p"
@@ -54,11 +55,14 @@ type Host struct {
 	key   crypto.PrivKey
 	lock  *os.File // nil without a directory
 	h     host.Host
+	self  p2p.PeerID
 	swarm *swarm.Swarm
 	dht   *dht.IpfsDHT
 	known *known
 	nudge chan struct{}      // capacity 1: a peer was lost, see who is to be dialled
 	met   chan peer.AddrInfo // bounded: peers that mDNS saw; full: dropped, they are seen again
+
+	private atomic.Bool // AutoNAT says that nobody can dial us
 
 	ctx      context.Context // of handlers and own goroutines, ends with Close
 	cancel   context.CancelFunc
@@ -118,7 +122,7 @@ func New(ctx context.Context, cfg Config) (_ *Host, err error) {
 		return nil, err
 	}
 	events, err := n.h.EventBus().Subscribe(
-		[]any{new(event.EvtPeerIdentificationCompleted), new(event.EvtPeerConnectednessChanged)}, eventbus.BufSize(256))
+		[]any{new(event.EvtPeerIdentificationCompleted), new(event.EvtPeerConnectednessChanged), new(event.EvtLocalReachabilityChanged)}, eventbus.BufSize(256))
 	if err != nil {
 		return nil, fmt.Errorf("subscribing to peers: %w", err)
 	}
@@ -181,6 +185,7 @@ func (n *Host) start(addrs []ma.Multiaddr) error {
 	n.mu.Lock()
 	n.h = h
 	n.mu.Unlock()
+	n.self = p2p.PeerID(h.ID().String())
 	n.swarm, _ = h.Network().(*swarm.Swarm)
 	return nil
 }
@@ -295,6 +300,8 @@ func (n *Host) follow(events event.Subscription) {
 					}
 				}
 				n.tell(Event{Peer: n.peer(e.Peer), Connected: true})
+			case event.EvtLocalReachabilityChanged:
+				n.private.Store(e.Reachability == network.ReachabilityPrivate)
 			case event.EvtPeerConnectednessChanged:
 				if e.Connectedness == network.NotConnected {
 					n.tell(Event{Peer: n.peer(e.Peer)})
@@ -339,16 +346,19 @@ func (n *Host) Watch() (events <-chan Event, stop func()) {
 }
 
 // Self is the local peer.
-func (n *Host) Self() p2p.PeerID { return p2p.PeerID(n.h.ID().String()) }
+func (n *Host) Self() p2p.PeerID { return n.self }
 
 // Sign signs as the local peer; Verify is its other half.
 func (n *Host) Sign(msg []byte) ([]byte, error) { return n.key.Sign(msg) }
 
 // Addrs are the addresses of the host, ready to be given to others with --peer;
-// those of loopback last, TCP before QUIC.
+// those of loopback last, TCP before QUIC, and where only a relay gets through, that first.
 func (n *Host) Addrs() []string {
 	addrs := slices.Clone(n.h.Addrs())
 	order := func(a ma.Multiaddr) (i int) {
+		if _, relayed := value(a, ma.P_CIRCUIT); relayed && n.RelayOnly() {
+			i -= 4
+		}
 		if manet.IsIPLoopback(a) {
 			i += 2
 		}
@@ -366,6 +376,10 @@ func (n *Host) Addrs() []string {
 	}
 	return out
 }
+
+// RelayOnly says that the host is behind a NAT which lets nobody in: others reach it
+// through a relay, or when it dials them.
+func (n *Host) RelayOnly() bool { return n.private.Load() }
 
 // Connected are the peers with an open connection.
 func (n *Host) Connected() []p2p.Peer {
