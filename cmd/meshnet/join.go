@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/meshnet/meshnet/cache"
+	"github.com/meshnet/meshnet/cache/blob"
+	"github.com/meshnet/meshnet/node"
+)
+
+// joinCmd lends this machine.
+type joinCmd struct {
+	modelFlag
+	Layers string `help:"Layers to serve: A:B (A to B-1), or auto: those that the mesh lacks most." default:"auto" placeholder:"A:B|auto"`
+	Memory string `help:"Memory for weights with --layers auto, e.g. 4GiB (default: half of what is free)." placeholder:"SIZE"`
+	netFlags
+}
+
+// Help is shown by --help.
+func (joinCmd) Help() string {
+	return `Examples:
+  meshnet join --model smollm2
+  meshnet join --model smollm2 --layers 10:20 --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3Koo...
+
+The session cache is set by MESHNET_SHARD_CACHE_TTL_SECONDS, MESHNET_SHARD_CACHE_MAX_SESSIONS and
+MESHNET_SHARD_CACHE_MAX_BYTES. Ctrl-C leaves politely within 30 s; a second Ctrl-C at once.`
+}
+
+// Run serves until it is stopped.
+func (j *joinCmd) Run(a *app) error {
+	j.tie(a)
+	cfg := node.JoinConfig{Threads: a.threads}
+	var err error
+	if err := j.layers(&cfg); err != nil {
+		return err
+	}
+	if cfg.Cache, err = cache.FromEnv(os.Getenv); err != nil {
+		return fail(exitUsage, err)
+	}
+	if cfg.Config, err = j.config(a, "volunteer"); err != nil {
+		return err
+	}
+	w, err := a.openModel(j.Model)
+	if err != nil {
+		return err
+	}
+	defer w.model.Close()
+	cfg.Weights, cfg.Model = w.model, w.info()
+	if layers := cfg.Model.Layers; !cfg.Auto && (cfg.Start >= cfg.End || cfg.End > layers) {
+		return usage("--layers %q: %s has %d layers, so give A:B with 0 <= A < B <= %d", j.Layers, w.Name, layers, layers)
+	}
+	cfg.Peers = append(cfg.Peers, a.neighbours(&j.netFlags)...)
+
+	bar := newProgress(a)
+	cfg.Chosen = func(start, end int, bytes int64) {
+		bar.Start(fmt.Sprintf("loading layers %d to %d of %s", start, end-1, w.Name), bytes)
+	}
+	cfg.Progress = func(done, _ int64) { bar.At(done) }
+	cfg.Serving = func(s node.Status) {
+		bar.Done()
+		a.serving(s)
+	}
+	cfg.Draining = func() {
+		fmt.Fprintln(a.stderr, "leaving: no new sessions, waiting for those that run (again to leave at once)")
+	}
+	return startError(node.Run(a.ctx, cfg))
+}
+
+// layers reads --layers and --memory.
+func (j *joinCmd) layers(cfg *node.JoinConfig) (err error) {
+	if j.Memory != "" {
+		if cfg.Memory, err = cache.ParseBytes(j.Memory); err != nil || cfg.Memory <= 0 {
+			return usage("--memory %q: give a size such as 4GiB or 512MiB", j.Memory)
+		}
+	}
+	if j.Layers == "auto" {
+		cfg.Auto = true
+		return nil
+	}
+	from, to, ok := strings.Cut(j.Layers, ":")
+	start, err1 := strconv.Atoi(from)
+	end, err2 := strconv.Atoi(to)
+	if !ok || err1 != nil || err2 != nil || start < 0 || start >= end {
+		return usage("--layers %q: give A:B with A < B, for instance 10:20, or auto", j.Layers)
+	}
+	cfg.Start, cfg.End = start, end
+	return nil
+}
+
+// serving says what this node serves, to whom, and how others reach it. With
+// --json one object on stdout tells a script that the node is up.
+func (a *app) serving(s node.Status) {
+	if a.json {
+		printJSON(a.stdout, s)
+		return
+	}
+	fmt.Fprintf(a.stderr, "serving layers %d to %d of %s (%d layers, %s) to the mesh %q as %s\n",
+		s.Shard.Start, s.Shard.End-1, s.Model.Name, s.Model.Layers, blob.Bytes(s.Shard.Bytes), s.Node.Network, s.Node.Peer)
+	fmt.Fprintf(a.stderr, "%.2f ms a token here (%s kernels); cache: %d sessions, %s, %g s\n",
+		float64(s.Shard.DecodeMicros)/1000, s.Shard.CPU, s.Cache.MaxSessions, blob.Bytes(s.Cache.MaxBytes), s.Cache.TTLSeconds)
+	if len(s.Node.Addrs) > 0 {
+		fmt.Fprintln(a.stderr, "others join this mesh with:")
+	}
+	for _, addr := range s.Node.Addrs {
+		fmt.Fprintf(a.stdout, "--peer %s\n", addr)
+	}
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/meshnet/meshnet/cache/blob"
+	"github.com/meshnet/meshnet/cache/catalog"
+	"github.com/meshnet/meshnet/node"
+	"github.com/meshnet/meshnet/node/head"
+	"github.com/meshnet/meshnet/p2p/wire"
+	"github.com/meshnet/meshnet/shard"
+	"github.com/meshnet/meshnet/shard/chat"
+	"github.com/meshnet/meshnet/shard/pool"
+	"github.com/meshnet/meshnet/shard/tiny"
+)
+
+// openStore is the list of known models and the store of those that are here.
+func (a *app) openStore() (*catalog.Catalog, *blob.Store, error) {
+	list, err := catalog.New()
+	if err != nil {
+		return nil, nil, fail(exitModel, err)
+	}
+	store, err := blob.Open(filepath.Join(a.home, "blobs"))
+	if err != nil {
+		return nil, nil, fail(exitModel, fmt.Errorf("open the model store: %w", err))
+	}
+	return list, store, nil
+}
+
+func resolveOptions(s *blob.Store, p catalog.Progress) catalog.Options {
+	return catalog.Options{Store: s, Progress: p, Tiny: tiny.WriteFile}
+}
+
+// weights is a model file that is here, checked and mapped.
+type weights struct {
+	catalog.Local
+	model *shard.Model
+}
+
+// findModel finds a model's file, fetching it if need be.
+func (a *app) findModel(ref string) (catalog.Local, error) {
+	list, store, err := a.openStore()
+	if err != nil {
+		return catalog.Local{}, err
+	}
+	bar := newProgress(a)
+	defer bar.Done()
+	l, err := list.Resolve(a.ctx, ref, resolveOptions(store, bar))
+	return l, fail(exitModel, err)
+}
+
+// openModel finds and maps a model file.
+func (a *app) openModel(ref string) (*weights, error) {
+	l, err := a.findModel(ref)
+	if err != nil {
+		return nil, err
+	}
+	m, err := shard.Open(l.Path)
+	if err != nil {
+		return nil, fail(exitModel, err)
+	}
+	return &weights{l, m}, nil
+}
+
+func (w *weights) info() node.ModelInfo {
+	return node.ModelInfo{Name: w.Name, Fingerprint: wire.Fingerprint(w.SHA256), Layers: w.model.Info().Layers}
+}
+
+// runner renders chat templates in children of this program.
+func runner() (chat.Runner, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find this program, to render chat templates in a child: %w", err)
+	}
+	return chat.NewRunner(exe, "render-template"), nil
+}
+
+// localHead has all layers in this process.
+type localHead struct {
+	*head.Head
+	close func()
+}
+
+// loadLocal loads the whole model.
+func (a *app) loadLocal(w *weights) (*localHead, error) {
+	p := pool.New(a.threads)
+	engine, err := w.model.LoadRange(0, w.model.Info().Layers, shard.Options{Pool: p})
+	if err != nil {
+		p.Close()
+		return nil, fail(exitModel, err)
+	}
+	out, err := w.model.LoadHead(shard.Options{Pool: p})
+	if err != nil {
+		engine.Close()
+		p.Close()
+		return nil, fail(exitModel, err)
+	}
+	closeAll := func() {
+		out.Close()
+		engine.Close()
+		p.Close()
+	}
+	info := w.model.Info()
+	source := func(stateless bool) head.NewBackend {
+		return head.NewLocal(node.HopEngine(engine), out, info.Layers, info.Hidden, stateless).Backend
+	}
+	run, err := runner()
+	if err == nil {
+		var h *head.Head
+		if h, err = head.ForModel(w.model, out, run, source(false), source(true)); err == nil {
+			return &localHead{h, closeAll}, nil
+		}
+	}
+	closeAll()
+	return nil, fail(exitModel, err)
+}
