@@ -8,8 +8,10 @@ import (
 	"encoding/json"
 	"math"
 	"os"
+	"path/filepath"
 	"testing"
 
+	"github.com/meshnet/meshnet/shard/tiny"
 	"github.com/meshnet/meshnet/shard/vec"
 )
 
@@ -66,6 +68,16 @@ func cpus(t testing.TB) []string {
 		names = append(names, name)
 	}
 	return names
+}
+
+// tinyFile writes the tiny model of seed 1.
+func tinyFile(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "tiny.gguf")
+	if err := tiny.WriteFile(path, 1); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func open(t testing.TB, path string) *Model {

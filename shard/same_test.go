@@ -1,0 +1,161 @@
+package shard
+
+import "testing"
+
+// bits runs ids through engines that hold consecutive ranges, cut further at
+// cuts, chunk rows at a time, and names the bits of all logits.
+func bits(t *testing.T, h *Head, engines []*Engine, cuts []int, ids []int32, chunk int) string {
+	t.Helper()
+	x := embed(t, h, ids)
+	for _, e := range engines {
+		start, last := e.Range()
+		for _, end := range append(cuts, last) {
+			feed(t, e, newState(t, e, start, end), x, chunk)
+			start = end
+		}
+	}
+	return hash(logits(t, h, x))
+}
+
+var sameModels = []string{
+	"testdata/llama/model-f16.gguf",
+	"testdata/llama3_tied/model-f16.gguf",
+	"testdata/qwen2/model-f16.gguf",
+	"testdata/llama_q/mix_q41_q50_q51.gguf",
+	"testdata/llama_q/q4_k.gguf",
+}
+
+// The promise of the package, in one hash a model.
+func TestSameBitsHoweverComputed(t *testing.T) {
+	ids := readGolden(t, "testdata/llama/golden.safetensors").ints["tokens_70"]
+	for _, path := range sameModels {
+		t.Run(path, func(t *testing.T) {
+			m := open(t, path)
+			layers := m.Info().Layers
+			want := ""
+			for _, cpu := range cpus(t) {
+				for _, threads := range []int{1, 2} {
+					o := Options{Threads: threads, CPU: cpu}
+					h, e := loadHead(t, m, o), load(t, m, 0, layers, o)
+					check := func(engines []*Engine, cuts []int, chunk int) {
+						t.Helper()
+						got := bits(t, h, engines, cuts, ids, chunk)
+						if want == "" {
+							want = got
+						}
+						if got != want {
+							t.Errorf("%s, %d threads, %d engines, cut at %v, chunks of %d: %s, want %s", cpu, threads, len(engines), cuts, chunk, got, want)
+						}
+					}
+					whole := []*Engine{e}
+					check(whole, nil, len(ids))
+					check(whole, nil, 7)
+					if cpu == "generic" && threads == 2 {
+						continue // slow, and its threads are the others' threads
+					}
+					for _, chunk := range []int{1, 2, 64} {
+						check(whole, nil, chunk)
+					}
+					for cut := 1; cut < layers; cut++ {
+						check(whole, []int{cut}, 64)
+						check([]*Engine{load(t, m, 0, cut, o), load(t, m, cut, layers, o)}, nil, 64)
+					}
+				}
+			}
+		})
+	}
+}
+
+// Sessions of several ranges and lengths share the batches of one engine; each
+// must come out as when it is alone.
+func TestSameBitsInABatch(t *testing.T) {
+	ids := readGolden(t, "testdata/llama/golden.safetensors").ints["tokens_70"]
+	for _, path := range sameModels[:3] {
+		m := open(t, path)
+		h := loadHead(t, m, Options{Threads: 1})
+		layers, hidden := m.Info().Layers, m.Info().Hidden
+		type session struct {
+			start, end int
+			ids        []int32
+			steps      []int // rows of each step
+		}
+		sessions := []session{
+			{0, layers, ids, []int{30, 1, 1, 38}},
+			{0, layers, ids[5:40], []int{1, 1, 1, 32}},
+			{1, layers, ids[:64], []int{61, 1, 1, 1}},
+			{0, 2, ids[3:60], []int{20, 30, 6, 1}},
+			{2, 3, ids[9:20], []int{2, 3, 5, 1}},
+		}
+		for _, cpu := range cpus(t) {
+			for _, threads := range []int{1, 2} {
+				e := load(t, m, 0, layers, Options{Threads: threads, CPU: cpu})
+				alone := make([]string, len(sessions))
+				together := make([][]float32, len(sessions))
+				states := make([]*State, len(sessions))
+				for i, s := range sessions {
+					x := embed(t, h, s.ids)
+					together[i] = clone(x)
+					feed(t, e, newState(t, e, s.start, s.end), x, len(s.ids))
+					alone[i] = hash(x)
+					states[i] = newState(t, e, s.start, s.end)
+				}
+				at := make([]int, len(sessions))
+				for step := range 4 {
+					var batch []Item
+					for i, s := range sessions {
+						n := s.steps[step]
+						batch = append(batch, Item{states[i], n, together[i][at[i]*hidden : (at[i]+n)*hidden]})
+						at[i] += n
+					}
+					if step%2 == 1 { // the order must not matter either
+						batch[0], batch[4] = batch[4], batch[0]
+					}
+					forward(t, e, batch...)
+				}
+				for i, x := range together {
+					if got := hash(x); got != alone[i] {
+						t.Errorf("%s, %s, %d threads: session %d of layers [%d, %d) differs in a batch", path, cpu, threads, i, sessions[i].start, sessions[i].end)
+					}
+				}
+			}
+		}
+	}
+}
+
+// A session cut back and continued must go on as if the rest had never been;
+// rows beyond one pass and beyond several chunks must not show either.
+func TestSameBitsOverPassesAndCuts(t *testing.T) {
+	m := open(t, tinyFile(t))
+	h := loadHead(t, m, Options{Threads: 2})
+	layers, hidden := m.Info().Layers, m.Info().Hidden
+	var ids []int32
+	for i := range 700 {
+		ids = append(ids, int32(i*i*31+7*i)%384)
+	}
+	e := load(t, m, 0, layers, Options{Threads: 2})
+	want := embed(t, h, ids)
+	feed(t, e, newState(t, e, 0, layers), want, len(ids)) // two passes
+	for _, chunk := range []int{64, 513} {
+		x := embed(t, h, ids)
+		feed(t, e, newState(t, e, 0, layers), x, chunk)
+		if hash(x) != hash(want) {
+			t.Errorf("700 rows in chunks of %d differ from all at once", chunk)
+		}
+	}
+	s := newState(t, e, 0, layers)
+	for _, cut := range []int{0, 1, 63, 64, 65, 300} {
+		if !s.Truncate(min(cut, s.Len())) {
+			t.Fatalf("cannot cut to %d", cut)
+		}
+		at := s.Len()
+		x := embed(t, h, ids[at:at+250])
+		feed(t, e, s, x, 250)
+		if hash(x) != hash(want[at*hidden:(at+250)*hidden]) {
+			t.Errorf("250 rows after a cut to %d differ", at)
+		}
+		if cut == 65 {
+			x = embed(t, h, ids[s.Len():400])
+			feed(t, e, s, x, 64)
+		}
+	}
+}
