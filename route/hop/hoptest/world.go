@@ -3,6 +3,7 @@ package hoptest
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -29,6 +30,7 @@ type World struct {
 	Cache  cache.Config // of peers that join from now on
 	Log    *slog.Logger
 
+	mu     sync.Mutex // of what follows
 	seq    uint64
 	peers  map[p2p.PeerID]*Volunteer
 	hearts []*hop.Hearts
@@ -75,6 +77,8 @@ func (w *World) Join(id p2p.PeerID, start, end int) *Volunteer {
 	}
 	peer.Handle(p2p.ActivationProtocol, v.Server.Handle)
 	peer.Handle(p2p.HeartbeatProtocol, v.Server.HandleHeartbeat)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.seq++
 	v.Offer = wire.Offer{
 		Model: Model, Layers: uint32(w.Layers), Peer: string(id), Start: uint32(start), End: uint32(end),
@@ -86,12 +90,24 @@ func (w *World) Join(id p2p.PeerID, start, end int) *Volunteer {
 }
 
 // Peer is a volunteer that joined.
-func (w *World) Peer(id p2p.PeerID) *Volunteer { return w.peers[id] }
+func (w *World) Peer(id p2p.PeerID) *Volunteer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.peers[id]
+}
+
+func (w *World) all() []*Volunteer {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Collect(maps.Values(w.peers))
+}
 
 // Kill ends a peer's process; its offer stays known, as it does for a while.
 func (w *World) Kill(id p2p.PeerID) {
 	w.Net.Kill(id)
-	w.stop(w.peers[id])
+	w.stop(w.Peer(id))
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	delete(w.peers, id)
 }
 
@@ -110,14 +126,16 @@ func (w *World) stop(v *Volunteer) {
 func (w *World) Client(id p2p.PeerID) *hop.Client {
 	p := w.Net.Peer(id)
 	h := hop.NewHearts(p, w.Log)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.hearts = append(w.hearts, h)
 	return hop.NewClient(p, h, w.Log)
 }
 
 // Close ends everything and fails the test for what was left behind.
 func (w *World) Close() {
-	for id := range w.peers {
-		w.Net.Thaw(id)
+	for _, v := range w.all() {
+		w.Net.Thaw(v.ID)
 	}
 	if !w.Forgotten(10 * time.Second) {
 		w.T.Error("a peer still holds a session")
@@ -129,7 +147,7 @@ func (w *World) Close() {
 	if err := w.Net.Close(); err != nil {
 		w.T.Error(err)
 	}
-	for _, v := range w.peers {
+	for _, v := range w.all() {
 		w.stop(v)
 	}
 }
@@ -138,7 +156,7 @@ func (w *World) Close() {
 func (w *World) Forgotten(d time.Duration) bool {
 	for end := time.Now().Add(d); ; time.Sleep(50 * time.Millisecond) {
 		clean := true
-		for _, v := range w.peers {
+		for _, v := range w.all() {
 			clean = clean && v.Cache.Stats().Sessions == 0 && len(v.Server.Sessions()) == 0
 		}
 		if clean || time.Now().After(end) {
