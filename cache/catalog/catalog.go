@@ -80,7 +80,7 @@ func (h *Hash) UnmarshalText(text []byte) error {
 	return err
 }
 
-// String says where a source is, as a person would type it.
+// String says where a source is, as a person would type it where that is possible.
 func (s Source) String() string {
 	switch s.Kind {
 	case "pip":
@@ -93,7 +93,7 @@ func (s Source) String() string {
 	case "hf":
 		return "hf:" + s.Repo + "/" + s.File
 	}
-	return fmt.Sprintf("made here from seed %d", s.Seed)
+	return fmt.Sprintf("seed:%d", s.Seed)
 }
 
 // Download is how many bytes a source transfers.
