@@ -49,6 +49,7 @@ type conversation struct {
 	Messages []Message `json:"messages"`
 	Add      bool      `json:"add_generation_prompt"`
 	Rendered string    `json:"rendered"`
+	Template string    `json:"template"` // jinja.jsonl only
 }
 
 func conversations(t testing.TB, path string) (out []conversation) {
@@ -58,6 +59,7 @@ func conversations(t testing.TB, path string) (out []conversation) {
 		t.Fatal(err)
 	}
 	lines := bufio.NewScanner(bytes.NewReader(data))
+	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var c conversation
 		if err := json.Unmarshal(lines.Bytes(), &c); err != nil {

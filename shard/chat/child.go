@@ -52,8 +52,6 @@ func render(ctx context.Context, r Runner, req request) (string, error) {
 	if len(req.Template) > maxTemplate {
 		return "", fmt.Errorf("%w: %d bytes long, more than %d", ErrTemplate, len(req.Template), maxTemplate)
 	}
-	// Jinja drops one newline at the end of a template, the engine does not.
-	req.Template = strings.TrimSuffix(req.Template, "\n")
 	in, err := json.Marshal(req)
 	if err != nil {
 		return "", err
@@ -182,7 +180,11 @@ func run(req request) (resp response) {
 			resp = response{Error: fmt.Sprintf("the template engine failed: %v", p)}
 		}
 	}()
-	t, err := jinja.Compile(req.Template)
+	source, err := layout(req.Template)
+	if err != nil {
+		return response{Error: err.Error()}
+	}
+	t, err := jinja.Compile(source)
 	if err != nil {
 		return response{Error: err.Error()}
 	}
