@@ -70,8 +70,9 @@ type (
 	// circuit of an earlier epoch is closed when this one stands, not before: its
 	// hops keep their caches as long as they have a stream.
 	Open struct {
-		Epoch uint32
-		Route Route
+		Epoch  uint32
+		Route  Route
+		Within time.Duration // give up then
 	}
 	// Send sends the tokens [Past, Past+Rows) in frames of Chunk rows with rising
 	// Seq, answered by Done or Failed.

@@ -104,7 +104,7 @@ func sortOffers(q Query) (usable []offer, near []Near) {
 		case o.State != wire.Online:
 			why = "joining"
 		case q.Banned[id]:
-			why = "banned"
+			why = "resting after a failure"
 		}
 		if why != "" {
 			near = append(near, Near{Peer: id, Start: int(o.Start), End: int(o.End), Why: why})

@@ -13,7 +13,7 @@ import (
 // failure decides what a failed Open or Send means.
 func (s *Session) failure(at time.Duration, f Failure) []Action {
 	if f.Code == wire.CodeTooLong {
-		return s.fail(fmt.Errorf("hop %d, %s: the session is longer than it accepts: %s", f.Hop, f.Peer.Short(), f.Text))
+		return s.fail(fmt.Errorf("hop %d, %s: the session is longer than it accepts (%s)", f.Hop, f.Peer.Short(), codeText(f)))
 	}
 	if f.Code == wire.CodeCacheMiss && s.phase == sending && !s.cfg.Stateless {
 		s.missed++
@@ -26,16 +26,14 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 	}
 	cause := s.blame(at, f)
 	stood := s.phase == sending
-	if stood || len(s.recovering) == 0 && s.epoch > 1 {
-		s.disturbed(at, f, cause)
-	}
-	acts := []Action{Say{SayReroute, fmt.Sprintf("%s (hop %d): %s, looking for another route", f.Peer.Short(), f.Hop, cause)}}
 	if stood {
+		s.disturbed(at, f, cause)
 		if err := s.spend(f, cause); err != nil {
-			return append(acts, s.fail(err)...)
+			return s.fail(err)
 		}
 	}
 	s.lose(at)
+	acts := s.say(SayReroute, fmt.Sprintf("%s (hop %d): %s, looking for another route", f.Peer.Short(), f.Hop, cause))
 	return append(acts, s.plan(at)...)
 }
 
@@ -102,7 +100,17 @@ func (s *Session) spend(f Failure, cause string) error {
 func (s *Session) lose(at time.Duration) {
 	if !s.lost {
 		s.lost, s.lostAt, s.retries, s.retryAt = true, at, 0, 0
+		s.said = map[string]bool{}
 	}
+}
+
+// say tells the client what it was not told in this search.
+func (s *Session) say(k SayKind, text string) []Action {
+	if s.said[text] {
+		return nil
+	}
+	s.said[text] = true
+	return []Action{Say{k, text}}
 }
 
 func (s *Session) query(at time.Duration, pardon map[p2p.PeerID]bool) Query {
@@ -137,7 +145,7 @@ func (s *Session) plan(at time.Duration) []Action {
 		}
 	}
 	if err == nil && at < s.lostAt+routeWait {
-		return []Action{s.open(r)}
+		return []Action{s.open(at, r)}
 	}
 	if err == nil {
 		err = errors.New("no route held")
@@ -149,16 +157,12 @@ func (s *Session) plan(at time.Duration) []Action {
 	if s.retryAt > at {
 		until = min(until, s.retryAt)
 	}
-	told := s.phase == waiting
 	s.phase = waiting
-	if told {
-		return []Action{Wait{until}}
-	}
-	return []Action{Say{SayWaiting, err.Error() + ": waiting"}, Wait{until}}
+	return append(s.say(SayWaiting, err.Error()+": waiting"), Wait{until})
 }
 
-func (s *Session) open(r Route) Action {
+func (s *Session) open(at time.Duration, r Route) Action {
 	s.epoch++
 	s.route, s.phase = r, opening
-	return Open{Epoch: s.epoch, Route: r}
+	return Open{Epoch: s.epoch, Route: r, Within: max(min(openMost, s.lostAt+routeWait-at), 0)}
 }

@@ -88,7 +88,7 @@ type GapError struct {
 type Near struct {
 	Peer       p2p.PeerID
 	Start, End int
-	Why        string // "banned", "draining", "joining", "reached only through a limited relay"
+	Why        string // "draining", "joining", "resting after a failure", "reached only through a limited relay"
 }
 
 func (e *GapError) Error() string {

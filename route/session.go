@@ -15,7 +15,10 @@ const (
 	maxReroutes     = 8 // a session; a circuit that stood and broke
 	maxSpanReroutes = 3 // the same for one range of layers
 	maxMisses       = 3 // cache misses in a row within one step
-	routeWait       = 30 * time.Second
+	// routeWait and the 3 s that noticing takes are the 30 s within which a request
+	// without a route ends in an error.
+	routeWait = 27 * time.Second
+	openMost  = 5 * time.Second
 
 	retryFirst = 250 * time.Millisecond // asking the only holder of a layer again
 	retryMost  = 4 * time.Second
@@ -62,10 +65,11 @@ type Session struct {
 	stepAt   time.Duration
 	misses   int // within the step
 
-	lost       bool          // looking for a route since lostAt
-	lostAt     time.Duration //
-	retries    int           // of only holders, since lostAt
-	retryAt    time.Duration //
+	lost       bool // looking for a route since lostAt
+	lostAt     time.Duration
+	said       map[string]bool // since lostAt: once is enough
+	retries    int             // of only holders, since lostAt
+	retryAt    time.Duration
 	reroutes   int
 	spans      map[[2]int]int
 	recovering []int // indices in Recoveries of disturbances not yet over
@@ -173,7 +177,7 @@ func (s *Session) forward(at time.Duration, f Forward) []Action {
 	case f.Past < 0 || f.Past > s.answered || f.Tokens <= f.Past || f.Want < 0 || f.Want > f.Tokens-f.Past:
 		return s.fail(fmt.Errorf("a step of %d tokens, %d of them past (%d were answered), %d wanted", f.Tokens, f.Past, s.answered, f.Want))
 	}
-	s.step, s.stepAt, s.misses = &f, at, 0
+	s.step, s.stepAt, s.misses, s.last = &f, at, 0, Send{}
 	// What lies beyond Past belongs to tokens that the caller took back.
 	s.held = min(s.held, f.Past)
 	if acts, moved := s.moveAway(at); moved {
@@ -196,7 +200,7 @@ func (s *Session) moveAway(at time.Duration) ([]Action, bool) {
 	leaver := s.route.Hops[i].Peer.ID
 	s.disturbed(at, Failure{Hop: i, Peer: leaver}, "leaving")
 	s.lose(at)
-	return append([]Action{Say{SayReroute, leaver.Short() + " is leaving, moving its layers"}}, s.open(r)), true
+	return append([]Action{Say{SayReroute, leaver.Short() + " is leaving, moving its layers"}}, s.open(at, r)), true
 }
 
 func (s *Session) send(at time.Duration) []Action {

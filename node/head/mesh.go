@@ -263,7 +263,7 @@ func (b *MeshBackend) open(ctx context.Context, a route.Open) (route.Event, erro
 			r.Hops[i].Peer = p
 		}
 	}
-	c, err := cfg.Client.Open(ctx, hop.OpenRequest{
+	c, err := cfg.Client.Open(ctx, a.Within, hop.OpenRequest{
 		Session: b.id, Epoch: a.Epoch, Route: r, Model: cfg.Model, Hidden: cfg.Hidden, MaxLen: b.maxLen, DType: cfg.DType,
 	})
 	if err != nil {

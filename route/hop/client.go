@@ -96,8 +96,8 @@ type forwarding struct {
 }
 
 // Open opens streams to all hops of a route at once and waits until each is
-// ready. The error is a *Error, or ctx's.
-func (cl *Client) Open(ctx context.Context, req OpenRequest) (*Circuit, error) {
+// ready, for as long as within (0: 5 s). The error is a *Error, or ctx's.
+func (cl *Client) Open(ctx context.Context, within time.Duration, req OpenRequest) (*Circuit, error) {
 	if req.DType == 0 {
 		req.DType = wire.F32
 	}
@@ -105,7 +105,10 @@ func (cl *Client) Open(ctx context.Context, req OpenRequest) (*Circuit, error) {
 	if n == 0 {
 		return nil, errors.New("open a circuit: the route has no hops")
 	}
-	dial, cancel := context.WithTimeout(ctx, openTimeout)
+	if within <= 0 {
+		within = openTimeout
+	}
+	dial, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	legs, errs := make([]*leg, n), make(chan *Error, n)
 	for i := range n {
