@@ -83,6 +83,7 @@ func Run(ctx context.Context, cfg JoinConfig) (err error) {
 		return err
 	}
 	defer v.cache.Close()
+	v.node.registry.MustRegister(v.cache)
 	ctl, err := v.node.serveControl(v.status, controls{evict: v.evict, drain: drain})
 	if err != nil {
 		return err
