@@ -29,6 +29,7 @@ const (
 	askAgain     = 5 * time.Second // a peer that we have just asked is let be
 	askFailed    = time.Second     // so is one that did not answer, four times as long each time
 	askMost      = 5 * time.Minute
+	recheckAfter = 500 * time.Millisecond
 	asksAtOnce   = 8
 	maxAsked     = 4096 // peers of which we know when they were asked
 )
@@ -145,6 +146,7 @@ func (d *Discovery) watch(ctx context.Context) {
 			return
 		case e := <-events:
 			if !e.Connected {
+				d.recheck(ctx, e.Peer, &asking)
 				continue
 			}
 			d.forgive(e.Peer.ID)
@@ -170,6 +172,40 @@ func (d *Discovery) ask(ctx context.Context, p p2p.Peer, asking *sync.WaitGroup)
 		d.answered(p.ID, err == nil)
 		if err != nil && ctx.Err() == nil {
 			d.cfg.Logger.Debug("peer does not tell what it serves", "peer", p.ID.Short(), "err", err)
+		}
+	})
+}
+
+// recheck asks a peer that was lost and has an offer, twice. If it can't be reached,
+// its offer goes: a crash would otherwise show only when the offer expires.
+func (d *Discovery) recheck(ctx context.Context, p p2p.Peer, asking *sync.WaitGroup) {
+	o, ok := d.offers.Table().Get(p.ID)
+	if !ok || o.State == wire.Draining {
+		return
+	}
+	p.Addrs = append(p.Addrs, o.Addrs...)
+	select {
+	case d.slots <- struct{}{}:
+	case <-ctx.Done():
+		return
+	}
+	asking.Go(func() {
+		defer func() { <-d.slots }()
+		var err error
+		for range 2 {
+			if _, err = d.offers.Ask(ctx, p); !errors.Is(err, p2p.ErrUnreachable) {
+				return
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(recheckAfter):
+			}
+		}
+		connected := func(q p2p.Peer) bool { return q.ID == p.ID }
+		if !slices.ContainsFunc(d.cfg.Host.Connected(), connected) {
+			d.cfg.Logger.Info("a peer is gone", "peer", p.ID.Short(), "err", err)
+			d.offers.Table().Forget(p.ID)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -110,6 +111,20 @@ func connect(a, b *fakeHost) {
 		a.connected = append(a.connected, p)
 		for _, w := range a.watches {
 			w <- host.Event{Peer: p, Connected: true}
+		}
+		a.mu.Unlock()
+		a, b = b, a
+	}
+}
+
+// disconnect undoes connect.
+func disconnect(a, b *fakeHost) {
+	for range 2 {
+		a.mu.Lock()
+		p := p2p.Peer{ID: b.Self(), Addrs: []string{"mem"}}
+		a.connected = slices.DeleteFunc(a.connected, func(q p2p.Peer) bool { return q.ID == p.ID })
+		for _, w := range a.watches {
+			w <- host.Event{Peer: p}
 		}
 		a.mu.Unlock()
 		a, b = b, a
@@ -321,6 +336,45 @@ func TestGap(t *testing.T) {
 		m.serve(3, 12, 24)
 		m.discs[2].Kick()
 		m.wait(m.discs[2], 2*time.Second)
+	})
+}
+
+// A lost connection is no lost peer; a peer that is gone leaves the view soon, and
+// what others still say of it does not bring it back.
+func TestLostConnection(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newFakeMesh(t)
+		defer m.close()
+		for range 3 {
+			m.add(true)
+		}
+		m.serve(1, 0, 12)
+		m.serve(2, 12, 24)
+		connect(m.hosts[0], m.hosts[1])
+		connect(m.hosts[0], m.hosts[2])
+		connect(m.hosts[1], m.hosts[2])
+		m.wait(m.discs[0], time.Second)
+		view := func() int { return len(m.discs[0].View(testModel)) }
+
+		disconnect(m.hosts[0], m.hosts[2])
+		time.Sleep(5 * time.Second)
+		if view() != 2 {
+			t.Errorf("%d in the view after a connection was lost", view())
+		}
+		connect(m.hosts[0], m.hosts[2])
+		time.Sleep(time.Second)
+
+		m.net.Kill(m.hosts[2].Self())
+		m.stop[2]()
+		m.stop[2] = func() {}
+		disconnect(m.hosts[0], m.hosts[2])
+		time.Sleep(2 * time.Second)
+		for range 300 {
+			if view() != 1 {
+				t.Fatalf("%d in the view after a peer was killed", view())
+			}
+			time.Sleep(time.Second)
+		}
 	})
 }
 
