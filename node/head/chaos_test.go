@@ -70,11 +70,8 @@ func TestDisturbed(t *testing.T) {
 		{"cut to the head", func(w *hoptest.World) { w.Net.Cut("c", "head") }, "peer lost", 2 * time.Second},
 	}
 	for _, tt := range tests {
-		for _, stand := range []bool{true, false} {
-			name := tt.name
-			if !stand {
-				name += ", nobody else"
-			}
+		for _, variant := range []string{"", ", nobody else", ", rigid states"} {
+			name, stand := tt.name+variant, variant != ", nobody else"
 			t.Run(name, func(t *testing.T) {
 				if !stand && strings.HasPrefix(tt.name, "kill") || !stand && strings.Contains(tt.name, "head") || !stand && strings.HasPrefix(tt.name, "freeze") {
 					t.Log("no route exists then: TestNobody")
@@ -87,6 +84,9 @@ func TestDisturbed(t *testing.T) {
 						for _, id := range []p2p.PeerID{"a2", "b2", "c2"} {
 							w.Dir.Remove(id)
 						}
+					}
+					for _, id := range []p2p.PeerID{"a", "b", "c", "a2", "b2", "c2"} {
+						w.Peer(id).Engine.Rigid = variant == ", rigid states"
 					}
 					c := begin(t, newMesh(w, "head").Backend(), 1, 40)
 					defer c.b.Close()

@@ -77,6 +77,7 @@ func Expect(ids []int32, layers, hidden, want int) []float32 {
 type Engine struct {
 	Hidden  int
 	RowTime time.Duration
+	Rigid   bool // states can't be cut except to nothing, as recurrent ones
 	// Before, if set, is called with every batch and may fail or delay it.
 	Before func(batch []hop.Work) error
 
@@ -105,8 +106,6 @@ type State struct {
 	start  int
 	chains [][]uint64 // layers x (positions + 1)
 	closed bool
-	// Rigid states can't be cut except to nothing, as a recurrent one.
-	Rigid bool
 }
 
 // NewState implements hop.Engine.
@@ -182,7 +181,7 @@ func (s *State) Bytes() int64 { return int64(len(s.chains)) * int64(s.Len()) * 8
 
 // Truncate implements cache.State.
 func (s *State) Truncate(n int) bool {
-	if n < 0 || n > s.Len() || s.Rigid && n > 0 {
+	if n < 0 || n > s.Len() || s.engine.Rigid && n > 0 && n < s.Len() {
 		return false
 	}
 	for i := range s.chains {
