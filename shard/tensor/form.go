@@ -6,21 +6,27 @@ import (
 	"github.com/meshnet/meshnet/shard/gguf"
 )
 
-// groupRows is how many rows are packed together: a vector lane is a row, so no sum ever crosses lanes.
-const groupRows = 16
+// Rows are packed in groups of 16, a vector lane each, so that no sum ever crosses lanes; four groups are a panel.
+const (
+	groupRows   = 16
+	panelGroups = 4
+	panelRows   = groupRows * panelGroups
+)
 
 // blockValues is the activations' block, and the weights' block or sub-block.
 const blockValues = 32
 
 // form is how a type lies in memory once it is packed.
 //
-// Rows come in groups of 16, row r in lane r%16. A group is first its scales, padded to 64 bytes, then its lines of 64 bytes.
+// A panel of 64 rows, row r in lane r%16 of group r/16%4, is its units one after another: a unit is a block of the file (32
+// values, or 256 with 8 sub-blocks, or one float). A unit is the scales of its four groups, then for each block of 32 the lines
+// of its four groups. So a decode step reads a matrix from front to back.
 //
-//	scales: for each unit (a block of the file: 32 values, or 256 with 8 sub-blocks), lane by lane
+//	scales of a group, lane by lane
 //	    16 float16 d; if mins: 16 float16 m (of a super-block: dmin)
 //	    super-block: 8x16 bytes scale of each sub-block; if mins: 8x16 bytes minimum;
 //	    halves: 16x16 signed bytes, a scale for each 16 values instead
-//	lines: for each block of 32 values; dword r of a line belongs to row r
+//	lines of a group: for each block of 32 values; dword r of a line of 64 bytes belongs to row r
 //	    8 bits: line k, byte b: value 4k+b, top bit flipped (0..255)
 //	    4, 5, 6 bits: line k of 4, byte b: low nibble of value 4k+b, and above it low nibble of value 16+4k+b
 //	    5 bits: then a line: byte b, bit k: bit 4 of value 4k+b
@@ -34,8 +40,8 @@ type form struct {
 	super      bool  // units of 256 with 8 sub-blocks
 	halves     bool  // scales for 16 values (Q6_K)
 	unit       int   // values of a unit
-	scaleBytes int   // of a unit of 16 rows
-	lineBytes  int   // of a block of 16 rows
+	scaleBytes int   // of a unit, one group
+	lineBytes  int   // of a block (or one float), one group
 }
 
 type formID int
@@ -64,9 +70,9 @@ var forms = [numForms]form{
 	formQ4k:  {id: formQ4k, bits: 4, mins: true, super: true, unit: 256, scaleBytes: 64 + 256, lineBytes: 4 * 64},
 	formQ5k:  {id: formQ5k, bits: 5, mins: true, super: true, unit: 256, scaleBytes: 64 + 256, lineBytes: 5 * 64},
 	formQ6k:  {id: formQ6k, bits: 6, zero: 32, super: true, halves: true, unit: 256, scaleBytes: 32 + 256, lineBytes: 6 * 64},
-	formF32:  {id: formF32, unit: 1, lineBytes: 32 * 64},
-	formF16:  {id: formF16, unit: 1, lineBytes: 32 * 32},
-	formBF16: {id: formBF16, unit: 1, lineBytes: 32 * 32},
+	formF32:  {id: formF32, unit: 1, lineBytes: 64},
+	formF16:  {id: formF16, unit: 1, lineBytes: 32},
+	formBF16: {id: formBF16, unit: 1, lineBytes: 32},
 }
 
 // formTypes are the types that have a form, in the order in which people are told of them.
@@ -101,14 +107,21 @@ func knownTypes() string {
 
 func (f *form) float() bool { return f.bits == 0 }
 
-// layout is the size of a group of rows of cols values, and where in it the lines begin.
-func (f *form) layout(cols int) (group, lines int) {
-	if f.float() {
-		return (cols*f.lineBytes/blockValues + 63) &^ 63, 0
-	}
-	lines = (cols/f.unit*f.scaleBytes + 63) &^ 63
-	return lines + cols/blockValues*f.lineBytes, lines
-}
+// blocks is how many times a unit has lines.
+func (f *form) blocks() int { return max(1, f.unit/blockValues) }
 
-// steps is how many iterations a kernel makes over a row: units, or single values of a float matrix.
+// unitBytes is the size of a unit of a panel.
+func (f *form) unitBytes() int { return panelGroups * (f.scaleBytes + f.blocks()*f.lineBytes) }
+
+// panelBytes is the size of a panel of rows of cols values.
+func (f *form) panelBytes(cols int) int { return f.steps(cols) * f.unitBytes() }
+
+// steps is how many units a row has.
 func (f *form) steps(cols int) int { return cols / f.unit }
+
+// scales is where in a panel the scales of unit u of group g begin; lines where the lines of block b do (floats: of value b).
+func (f *form) scales(u, g int) int { return u*f.unitBytes() + g*f.scaleBytes }
+
+func (f *form) lines(b, g int) int {
+	return b/f.blocks()*f.unitBytes() + panelGroups*f.scaleBytes + (b%f.blocks()*panelGroups+g)*f.lineBytes
+}

@@ -201,67 +201,67 @@ func bf16AVX512G2T5(c *call)
 func bf16AVX512G2T6(c *call)
 
 //go:noescape
-func q8AVX2G1T1(c *call)
+func q8AVX2G4T1(c *call)
 
 //go:noescape
 func q8AVX2G1T2(c *call)
 
 //go:noescape
-func q4zAVX2G1T1(c *call)
+func q4zAVX2G4T1(c *call)
 
 //go:noescape
 func q4zAVX2G1T2(c *call)
 
 //go:noescape
-func q4mAVX2G1T1(c *call)
+func q4mAVX2G4T1(c *call)
 
 //go:noescape
 func q4mAVX2G1T2(c *call)
 
 //go:noescape
-func q5zAVX2G1T1(c *call)
+func q5zAVX2G4T1(c *call)
 
 //go:noescape
 func q5zAVX2G1T2(c *call)
 
 //go:noescape
-func q5mAVX2G1T1(c *call)
+func q5mAVX2G4T1(c *call)
 
 //go:noescape
 func q5mAVX2G1T2(c *call)
 
 //go:noescape
-func q4kAVX2G1T1(c *call)
+func q4kAVX2G4T1(c *call)
 
 //go:noescape
 func q4kAVX2G1T2(c *call)
 
 //go:noescape
-func q5kAVX2G1T1(c *call)
+func q5kAVX2G4T1(c *call)
 
 //go:noescape
 func q5kAVX2G1T2(c *call)
 
 //go:noescape
-func q6kAVX2G1T1(c *call)
+func q6kAVX2G4T1(c *call)
 
 //go:noescape
 func q6kAVX2G1T2(c *call)
 
 //go:noescape
-func f32AVX2G2T1(c *call)
+func f32AVX2G4T1(c *call)
 
 //go:noescape
 func f32AVX2G2T2(c *call)
 
 //go:noescape
-func f16AVX2G2T1(c *call)
+func f16AVX2G4T1(c *call)
 
 //go:noescape
 func f16AVX2G2T2(c *call)
 
 //go:noescape
-func bf16AVX2G2T1(c *call)
+func bf16AVX2G4T1(c *call)
 
 //go:noescape
 func bf16AVX2G2T2(c *call)
@@ -342,26 +342,26 @@ func fillAVX512(ks *kernelSet) {
 }
 
 func fillAVX2(ks *kernelSet) {
-	ks.kernels[formQ8][1] = kernel{1, q8AVX2G1T1}
+	ks.kernels[formQ8][1] = kernel{4, q8AVX2G4T1}
 	ks.kernels[formQ8][2] = kernel{1, q8AVX2G1T2}
-	ks.kernels[formQ4z][1] = kernel{1, q4zAVX2G1T1}
+	ks.kernels[formQ4z][1] = kernel{4, q4zAVX2G4T1}
 	ks.kernels[formQ4z][2] = kernel{1, q4zAVX2G1T2}
-	ks.kernels[formQ4m][1] = kernel{1, q4mAVX2G1T1}
+	ks.kernels[formQ4m][1] = kernel{4, q4mAVX2G4T1}
 	ks.kernels[formQ4m][2] = kernel{1, q4mAVX2G1T2}
-	ks.kernels[formQ5z][1] = kernel{1, q5zAVX2G1T1}
+	ks.kernels[formQ5z][1] = kernel{4, q5zAVX2G4T1}
 	ks.kernels[formQ5z][2] = kernel{1, q5zAVX2G1T2}
-	ks.kernels[formQ5m][1] = kernel{1, q5mAVX2G1T1}
+	ks.kernels[formQ5m][1] = kernel{4, q5mAVX2G4T1}
 	ks.kernels[formQ5m][2] = kernel{1, q5mAVX2G1T2}
-	ks.kernels[formQ4k][1] = kernel{1, q4kAVX2G1T1}
+	ks.kernels[formQ4k][1] = kernel{4, q4kAVX2G4T1}
 	ks.kernels[formQ4k][2] = kernel{1, q4kAVX2G1T2}
-	ks.kernels[formQ5k][1] = kernel{1, q5kAVX2G1T1}
+	ks.kernels[formQ5k][1] = kernel{4, q5kAVX2G4T1}
 	ks.kernels[formQ5k][2] = kernel{1, q5kAVX2G1T2}
-	ks.kernels[formQ6k][1] = kernel{1, q6kAVX2G1T1}
+	ks.kernels[formQ6k][1] = kernel{4, q6kAVX2G4T1}
 	ks.kernels[formQ6k][2] = kernel{1, q6kAVX2G1T2}
-	ks.kernels[formF32][1] = kernel{2, f32AVX2G2T1}
+	ks.kernels[formF32][1] = kernel{4, f32AVX2G4T1}
 	ks.kernels[formF32][2] = kernel{2, f32AVX2G2T2}
-	ks.kernels[formF16][1] = kernel{2, f16AVX2G2T1}
+	ks.kernels[formF16][1] = kernel{4, f16AVX2G4T1}
 	ks.kernels[formF16][2] = kernel{2, f16AVX2G2T2}
-	ks.kernels[formBF16][1] = kernel{2, bf16AVX2G2T1}
+	ks.kernels[formBF16][1] = kernel{4, bf16AVX2G4T1}
 	ks.kernels[formBF16][2] = kernel{2, bf16AVX2G2T2}
 }

@@ -30,7 +30,7 @@ func (m *Matrix) MulQ(p *pool.Pool, s *Scratch, out []float32) {
 	runtime.KeepAlive(m)
 }
 
-// job is one multiplication, cut into chunks of panels (four groups of rows) times tiles.
+// job is one multiplication, cut into chunks of panels times tiles.
 type job struct {
 	m                       *Matrix
 	acts                    *tiles
@@ -41,7 +41,6 @@ type job struct {
 }
 
 const (
-	panelGroups = 4
 	// A chunk below this many bytes of weights times tiles costs less than handing it to another thread (some 2 us).
 	minChunkBytes   = 32 << 10
 	chunksPerThread = 8
@@ -50,14 +49,14 @@ const (
 // split chooses the number of chunks: enough of them that a thread that comes late or is slow holds up little, few
 // enough that none is trivial. Rows are cut first, because each cut of the tiles reads the weights once more.
 func (j *job) split(threads int) {
-	j.panels = (j.m.groups() + panelGroups - 1) / panelGroups
+	j.panels = j.m.panels()
 	j.tiles = (j.n + j.acts.width - 1) / j.acts.width
 	j.tileChunks = 1
 	if threads == 1 {
 		j.panelChunks = 1
 		return
 	}
-	most := max(1, j.panels*panelGroups*j.m.group*j.tiles/minChunkBytes)
+	most := max(1, j.panels*j.m.panel*j.tiles/minChunkBytes)
 	want := min(most, threads*chunksPerThread)
 	j.panelChunks = min(j.panels, want)
 	j.tileChunks = max(1, min(j.tiles, want/j.panelChunks))
@@ -74,44 +73,40 @@ func (j *job) chunk(i int) {
 	if m.form.float() {
 		rowBytes = m.cols * 4
 	}
-	c := &call{group: m.group, lines: m.lines, steps: m.form.steps(m.cols), outRow: m.rows * 4}
-	whole := m.rows / groupRows // groups without padding
+	c := &call{steps: m.form.steps(m.cols)}
 	for p := p0; p < p1; p++ {
-		g0 := p * panelGroups
-		g1 := min(g0+panelGroups, whole)
 		for t := t0; t < t1; t++ {
 			rows := min(j.acts.width, j.n-t*j.acts.width)
-			k := &m.ks.kernels[m.form.id][rows]
 			c.a = &j.acts.data[t*j.acts.width*rowBytes]
-			out := j.out[t*j.acts.width*m.rows:]
-			for g := g0; g < g1; {
-				c.w, c.out = &m.data[g*m.group], &out[g*groupRows]
-				c.group, c.outGroup = m.group, groupRows*4
-				if g+k.groups > g1 {
-					c.group, c.outGroup = 0, 0 // too few left: the same group in every place of the kernel
-					g++
-				} else {
-					g += k.groups
-				}
-				invoke(k, c)
-			}
-			if whole >= g0 && whole < g0+panelGroups && m.rows%groupRows != 0 {
-				j.ragged(k, c, rows, whole, out)
-			}
+			j.panel(c, p, rows, j.out[t*j.acts.width*m.rows+p*panelRows:])
 		}
 	}
 }
 
-// ragged computes the last group when it is padded: its outputs go through a buffer.
-func (j *job) ragged(k *kernel, c *call, rows, g int, out []float32) {
+// panel computes the outputs of panel p for a tile of rows; out begins with the first of them.
+func (j *job) panel(c *call, p, rows int, out []float32) {
 	m := j.m
-	buf := make([]float32, rows*groupRows)
-	r := *c
-	r.w, r.group = &m.data[g*m.group], 0
-	r.out, r.outGroup, r.outRow = &buf[0], 0, groupRows*4
-	invoke(k, &r)
+	k := &m.ks.kernels[m.form.id][rows]
+	w := m.data[p*m.panel:][:m.panel]
+	left := m.rows - p*panelRows
+	for g := 0; g < panelGroups && g*groupRows < left; g += k.groups {
+		c.scales, c.lines = &w[m.form.scales(0, g)], &w[m.form.lines(0, g)]
+		if width := k.groups * groupRows; g*groupRows+width > left {
+			j.ragged(k, c, rows, left-g*groupRows, out[g*groupRows:])
+			return
+		}
+		c.out, c.outRow = &out[g*groupRows], m.rows*4
+		invoke(k, c)
+	}
+}
+
+// ragged computes the last groups when they are padded: only the first width outputs exist, so they go through a buffer.
+func (j *job) ragged(k *kernel, c *call, rows, width int, out []float32) {
+	buf := make([]float32, rows*panelRows)
+	c.out, c.outRow = &buf[0], panelRows*4
+	invoke(k, c)
 	for v := range rows {
-		copy(out[v*m.rows+g*groupRows:][:m.rows%groupRows], buf[v*groupRows:])
+		copy(out[v*j.m.rows:][:width], buf[v*panelRows:])
 	}
 }
 

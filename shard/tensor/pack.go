@@ -3,42 +3,36 @@ package tensor
 import (
 	"encoding/binary"
 	"fmt"
-	"math"
 	"sync"
 
 	"github.com/meshnet/meshnet/shard/gguf"
 	"github.com/meshnet/meshnet/shard/pool"
 )
 
-// fill packs the tensors' rows, group by group.
+// fill packs the tensors' rows, panel by panel.
 func (m *Matrix) fill(p *pool.Pool, ts []*gguf.Tensor) error {
 	var mu sync.Mutex
 	var first error
-	const batch = 4
-	groups := m.groups()
-	p.Run((groups+batch-1)/batch, func(i int) {
-		for g := i * batch; g < min(groups, (i+1)*batch); g++ {
-			if err := m.fillGroup(g, ts); err != nil {
-				mu.Lock()
-				first = err
-				mu.Unlock()
-				return
-			}
+	p.Run(m.panels(), func(i int) {
+		if err := m.fillPanel(i, ts); err != nil {
+			mu.Lock()
+			first = err
+			mu.Unlock()
 		}
 	})
 	return first
 }
 
-func (m *Matrix) fillGroup(g int, ts []*gguf.Tensor) error {
-	dst := m.data[g*m.group:][:m.group]
-	t, row := 0, g*groupRows
+func (m *Matrix) fillPanel(i int, ts []*gguf.Tensor) error {
+	dst := m.data[i*m.panel:][:m.panel]
+	t, row := 0, i*panelRows
 	for row >= ts[t].Rows() {
 		row -= ts[t].Rows()
 		t++
 	}
-	for lane := 0; lane < groupRows && t < len(ts); lane++ {
+	for r := 0; r < panelRows && t < len(ts); r++ {
 		n := ts[t].RowBytes()
-		if bad := m.fillRow(dst, lane, ts[t].Data[row*n:][:n]); bad >= 0 {
+		if bad := m.form.fillRow(dst, r, ts[t].Data[row*n:][:n], m.cols); bad >= 0 {
 			return fmt.Errorf("pack tensor %q: row %d has a scale or value that is not finite, near column %d: the file is damaged",
 				ts[t].Name, row, bad)
 		}
@@ -49,26 +43,27 @@ func (m *Matrix) fillGroup(g int, ts []*gguf.Tensor) error {
 	return nil
 }
 
-// fillRow packs one row into its lane and returns the column near which it is not finite, or -1.
-func (m *Matrix) fillRow(dst []byte, lane int, raw []byte) int {
-	f := m.form
+// fillRow packs row r of a panel and returns the column near which it is not finite, or -1.
+func (f *form) fillRow(panel []byte, r int, raw []byte, cols int) int {
+	g, lane := r/groupRows, r%groupRows
 	if f.float() {
-		return f.fillFloats(dst, lane, raw, m.cols)
+		return f.fillFloats(panel[f.lines(0, g):], lane, raw, cols)
 	}
 	var b block
-	for u := range m.cols / blockValues {
+	for u := range cols / blockValues {
 		f.readBlock(raw, u, &b)
 		if !finiteHalf(b.d[:]) || f.mins && !finiteHalf(b.m[:]) {
 			return u * blockValues
 		}
-		f.putScales(dst, u, lane, &b)
-		f.putLines(dst[m.lines+u*f.lineBytes:][:f.lineBytes], lane, &b.q)
+		f.putScales(panel[f.scales(u/f.blocks(), g):], u%f.blocks(), lane, &b)
+		f.putLines(panel[f.lines(u, g):], lane, &b.q)
 	}
 	return -1
 }
 
 func (f *form) fillFloats(dst []byte, lane int, raw []byte, cols int) int {
 	le := binary.LittleEndian
+	step := f.unitBytes()
 	exp := uint16(0x7c00) // all ones in a float16 that is not finite
 	if f.id == formBF16 {
 		exp = 0x7f80
@@ -80,13 +75,13 @@ func (f *form) fillFloats(dst []byte, lane int, raw []byte, cols int) int {
 			if v&0x7f800000 == 0x7f800000 {
 				return i
 			}
-			le.PutUint32(dst[i*64+lane*4:], v)
+			le.PutUint32(dst[i*step+lane*4:], v)
 		default:
 			v := le.Uint16(raw[2*i:])
 			if v&exp == exp {
 				return i
 			}
-			le.PutUint16(dst[i*32+lane*2:], v)
+			le.PutUint16(dst[i*step+lane*2:], v)
 		}
 	}
 	return -1
@@ -177,11 +172,8 @@ func (b *block) six(s []byte, j int) {
 	}
 }
 
-// putScales stores the scales of sub-block u of a lane.
-func (f *form) putScales(dst []byte, u, lane int, b *block) {
-	per := f.unit / blockValues
-	s := dst[u/per*f.scaleBytes:][:f.scaleBytes]
-	j := u % per
+// putScales stores the scales of sub-block j of a lane in a group's scales.
+func (f *form) putScales(s []byte, j, lane int, b *block) {
 	copy(s[2*lane:], b.d[:])
 	switch {
 	case f.halves:
@@ -226,10 +218,7 @@ func (f *form) putLines(dst []byte, lane int, q *[blockValues]byte) {
 }
 
 // getScales and getLines undo putScales and putLines.
-func (f *form) getScales(src []byte, u, lane int, b *block) {
-	per := f.unit / blockValues
-	s := src[u/per*f.scaleBytes:][:f.scaleBytes]
-	j := u % per
+func (f *form) getScales(s []byte, j, lane int, b *block) {
 	b.d = [2]byte(s[2*lane:])
 	switch {
 	case f.halves:
@@ -268,22 +257,19 @@ func (f *form) getLines(src []byte, lane int, q *[blockValues]byte) {
 	}
 }
 
-// row dequantizes a lane of a packed group.
-func (f *form) row(group []byte, lines, lane int, dst []float32) {
+// row dequantizes row r of a panel.
+func (f *form) row(panel []byte, r int, dst []float32) {
+	g, lane := r/groupRows, r%groupRows
 	if f.float() {
 		for i := range dst {
-			if f.id == formF32 {
-				dst[i] = math.Float32frombits(binary.LittleEndian.Uint32(group[i*64+lane*4:]))
-			} else {
-				dst[i] = f.floatAt(group[i*32+lane*2:], 0)
-			}
+			dst[i] = f.floatAt(panel[f.lines(i, g):], lane)
 		}
 		return
 	}
 	var b block
 	for u := range len(dst) / blockValues {
-		f.getScales(group, u, lane, &b)
-		f.getLines(group[lines+u*f.lineBytes:], lane, &b.q)
+		f.getScales(panel[f.scales(u/f.blocks(), g):], u%f.blocks(), lane, &b)
+		f.getLines(panel[f.lines(u, g):], lane, &b.q)
 		b.dequant(f, dst[u*blockValues:][:blockValues])
 	}
 }

@@ -25,8 +25,7 @@ type Matrix struct {
 	rows, cols int
 	typ        gguf.Type
 	form       *form
-	group      int // bytes of 16 packed rows
-	lines      int // offset of the lines in a group, after its scales
+	panel      int // bytes of 64 packed rows
 	data       []byte
 	free       func()
 	cleanup    runtime.Cleanup
@@ -62,9 +61,9 @@ func packFused(ks *kernelSet, p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error)
 		rows += t.Rows()
 	}
 	m := &Matrix{rows: rows, cols: int(ts[0].Dims[0]), typ: ts[0].Type, form: formOf(ts[0].Type), ks: ks}
-	m.group, m.lines = m.form.layout(m.cols)
+	m.panel = m.form.panelBytes(m.cols)
 	var err error
-	m.data, m.free, err = alloc(m.groups() * m.group)
+	m.data, m.free, err = alloc(m.panels() * m.panel)
 	if err != nil {
 		return nil, fmt.Errorf("pack tensor %q: %w", ts[0].Name, err)
 	}
@@ -106,7 +105,7 @@ func (m *Matrix) Type() gguf.Type { return m.typ }
 // Bytes is the memory that the packed weights take.
 func (m *Matrix) Bytes() int64 { return int64(len(m.data)) }
 
-func (m *Matrix) groups() int { return (m.rows + groupRows - 1) / groupRows }
+func (m *Matrix) panels() int { return (m.rows + panelRows - 1) / panelRows }
 
 // Close frees the weights. The matrix must not be used afterwards. A matrix that is dropped without Close is freed when
 // it is collected.
@@ -123,6 +122,6 @@ func (m *Matrix) Row(i int, dst []float32) {
 	if i < 0 || i >= m.rows {
 		panic(fmt.Sprintf("tensor: row %d of a matrix of %d rows", i, m.rows))
 	}
-	m.form.row(m.data[i/groupRows*m.group:][:m.group], m.lines, i%groupRows, dst[:m.cols])
+	m.form.row(m.data[i/panelRows*m.panel:][:m.panel], i%panelRows, dst[:m.cols])
 	runtime.KeepAlive(m)
 }

@@ -1,21 +1,18 @@
 package tensor
 
 import (
-	"encoding/binary"
 	"math"
 	"unsafe"
 )
 
-// call is the work of one kernel call: some groups of 16 rows times one tile of activations. Assembly reads it by offset.
+// call is the work of one kernel call: some groups of a panel times one tile of activations. Assembly reads it by offset.
 type call struct {
-	w        *byte    // first group
-	group    int      // bytes from one group to the next
-	lines    int      // offset of the lines in a group
-	steps    int      // form.steps of a row
-	a        *byte    // activation tile
-	out      *float32 // first output of the first row of activations
-	outGroup int      // bytes from one group's outputs to the next's
-	outRow   int      // bytes from one activation row's outputs to the next's
+	scales *byte    // of the first group's first unit
+	lines  *byte    // of the first group's first block
+	steps  int      // units of a row
+	a      *byte    // activation tile
+	out    *float32 // first output of the first row of activations; the groups' outputs are adjacent
+	outRow int      // bytes from one activation row's outputs to the next's
 }
 
 // twin is the kernel of a form for one group and a tile of t rows, in plain Go. It is the definition of the form's outputs:
@@ -35,15 +32,14 @@ func twin(f *form, t int) func(c *call) {
 }
 
 func twinQuant(f *form, t int, c *call) {
-	nb := c.steps * f.unit / blockValues
-	group := unsafe.Slice(c.w, c.lines+nb*f.lineBytes)
+	nb := c.steps * f.blocks()
 	a := unsafe.Slice((*uint32)(unsafe.Pointer(c.a)), nb*actFields*t)
 	var acc [maxTile][groupRows]float32
 	var q [groupRows][blockValues]int32
 	var d, d1, m [groupRows]float32
 	for b := range nb {
 		for r := range groupRows {
-			d[r], d1[r], m[r] = f.unpackLane(group, c.lines, b, r, &q[r])
+			d[r], d1[r], m[r] = f.unpackLane(c, b, r, &q[r])
 		}
 		blk := a[b*actFields*t:][:actFields*t]
 		for v := range t {
@@ -81,13 +77,14 @@ func dot16(a, b *[16]int32) int32 {
 }
 
 // unpackLane reads block b of lane r: the weights less their zero, the scale (of the first and second half), the minimum.
-func (f *form) unpackLane(group []byte, lines, b, r int, q *[blockValues]int32) (d, d1, m float32) {
+func (f *form) unpackLane(c *call, b, r int, q *[blockValues]int32) (d, d1, m float32) {
 	var blk block
-	f.getLines(group[lines+b*f.lineBytes:], r, &blk.q)
+	f.getLines(unsafe.Slice(c.linesOf(f, b), f.lineBytes), r, &blk.q)
 	for i, v := range blk.q {
 		q[i] = int32(v) - f.zero
 	}
-	f.getScales(group, b, r, &blk)
+	scales := (*byte)(unsafe.Add(unsafe.Pointer(c.scales), f.scales(b/f.blocks(), 0)))
+	f.getScales(unsafe.Slice(scales, f.scaleBytes), b%f.blocks(), r, &blk)
 	d = halfAt(blk.d[:])
 	switch {
 	case f.halves:
@@ -100,20 +97,18 @@ func (f *form) unpackLane(group []byte, lines, b, r int, q *[blockValues]int32) 
 	return d, 0, m
 }
 
+// linesOf is where block b's lines of the call's first group begin.
+func (c *call) linesOf(f *form, b int) *byte {
+	return (*byte)(unsafe.Add(unsafe.Pointer(c.lines), f.lines(b, 0)-f.lines(0, 0)))
+}
+
 func twinFloat(f *form, t int, c *call) {
-	size := f.lineBytes / blockValues
-	w := unsafe.Slice(c.w, c.steps*size)
 	x := unsafe.Slice((*float32)(unsafe.Pointer(c.a)), c.steps*t)
 	var acc [maxTile][groupRows]float32
 	for i := range c.steps {
+		w := unsafe.Slice(c.linesOf(f, i), f.lineBytes)
 		for r := range groupRows {
-			var wv float32
-			switch f.id {
-			case formF32:
-				wv = math.Float32frombits(binary.LittleEndian.Uint32(w[i*size+4*r:]))
-			default:
-				wv = f.floatAt(w[i*size+2*r:], 0)
-			}
+			wv := f.floatAt(w, r)
 			for v := range t {
 				acc[v][r] = fma32(wv, x[i*t+v], acc[v][r])
 			}

@@ -6,8 +6,8 @@ import (
 )
 
 var (
-	avx2Shapes      = []shape{{1, 1}, {1, 2}}
-	avx2FloatShapes = []shape{{2, 1}, {2, 2}}
+	avx2Shapes      = []shape{{4, 1}, {1, 2}}
+	avx2FloatShapes = []shape{{4, 1}, {2, 2}}
 )
 
 func avx2(stubs, table *strings.Builder) string {
@@ -24,7 +24,7 @@ func avx2(stubs, table *strings.Builder) string {
 			shapes = avx2FloatShapes
 		}
 		for _, sh := range shapes {
-			k := &ymm{source: s, f: &forms[i], sh: sh, bases: []string{"SI", "R8"}[:sh.groups]}
+			k := &ymm{source: s, f: &forms[i], sh: sh}
 			k.write()
 			declare(stubs, table, k.f, "AVX2", sh)
 		}
@@ -38,9 +38,9 @@ type ymm struct {
 	*source
 	f       *form
 	sh      shape
-	bases   []string
+	g       int      // the group in work
 	sum     []string // float sums, by index(g, t, h)
-	acc     []string // integer sums of the block
+	acc     []string // integer sums of the block, of one group
 	short   []string // 16-bit sums, before they overflow
 	w, aw   []string // weights of each half, and their magnitudes
 	bc, tmp string
@@ -53,7 +53,7 @@ func (k *ymm) write() {
 	name := kernelName(k.f, "AVX2", k.sh)
 	r := &registers{prefix: "Y", max: 16, name: name}
 	k.text(name)
-	k.prologue(k.bases)
+	k.prologue(k.sh)
 	n := 2 * k.sh.groups * k.sh.tile
 	k.sum = r.some(n)
 	for _, x := range k.sum {
@@ -62,14 +62,20 @@ func (k *ymm) write() {
 	if k.f.float() {
 		k.floats(r)
 	} else {
-		k.acc, k.w = r.some(n), r.some(2)
+		// The groups take turns in the registers for a block's sums.
+		k.acc, k.w = r.some(2*k.sh.tile), r.some(2)
 		if k.f.bits == 8 {
 			k.aw = r.some(2)
 		} else {
-			k.short = r.some(n)
+			k.short = r.some(2 * k.sh.tile)
 		}
 		k.bc, k.tmp = r.one(), r.one()
-		k.blocks(k.f, k.sh.tile, k.block)
+		k.blocks(k.f, k.sh, func() {
+			for k.g = range k.sh.groups {
+				k.prefetch(k.f, k.sh, k.g, k.sh.groups)
+				k.block()
+			}
+		})
 	}
 	k.epilogue(k.sh, 2, 32, func(g, t, h int) string { return k.sum[k.index(g, t, h)] })
 }
@@ -128,7 +134,7 @@ func (k *ymm) bytes() {
 	T := k.sh.tile
 	for k4 := range 8 {
 		for h := range 2 {
-			k.p("VMOVDQU %d(SI)(R12*1), %s", k4*64+h*32, k.w[h])
+			k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+k4*64+h*32, k.w[h])
 			k.p("VPXOR flip<>(SB), %s, %s", k.w[h], k.w[h])
 			k.p("VPABSB %s, %s", k.w[h], k.aw[h])
 		}
@@ -150,7 +156,7 @@ func (k *ymm) nibbles(from, to, few int) {
 	T := k.sh.tile
 	for k4 := from; k4 < to; k4++ {
 		for h := range 2 {
-			k.p("VMOVDQU %d(SI)(R12*1), %s", k4%4*64+h*32, k.w[h])
+			k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+k4%4*64+h*32, k.w[h])
 			if k4 >= 4 {
 				k.p("VPSRLD $4, %s, %s", k.w[h], k.w[h])
 			}
@@ -182,7 +188,7 @@ func (k *ymm) addHigh(k4, h int) {
 		return
 	}
 	line, op, by := highShift(k.f.bits, k4)
-	k.p("VMOVDQU %d(SI)(R12*1), %s", (4+line)*64+h*32, k.tmp)
+	k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+(4+line)*64+h*32, k.tmp)
 	if op != "" {
 		k.p("%s $%d, %s, %s", op, by, k.tmp, k.tmp)
 	}
@@ -192,18 +198,19 @@ func (k *ymm) addHigh(k4, h int) {
 
 // fold adds the block's (or its half's) integer sums to the float sums.
 func (k *ymm) fold(half int) {
+	at := k.g * k.f.scaleBytes
 	for h := range 2 {
 		switch {
 		case k.f.halves:
-			k.p("VPMOVSXBD %d(SI)(R13*1), %s", halfScales+16*half+8*h, k.w[h])
+			k.p("VPMOVSXBD %d(R13), %s", at+halfScales+16*half+8*h, k.w[h])
 		case k.f.super:
-			k.p("VPMOVZXBD %d(SI)(R13*1), %s", superScales+8*h, k.w[h])
+			k.p("VPMOVZXBD %d(R13), %s", at+superScales+8*h, k.w[h])
 		default:
-			k.p("VCVTPH2PS %d(SI)(R11*1), %s", 16*h, k.w[h])
+			k.p("VCVTPH2PS %d(SI), %s", at+16*h, k.w[h])
 			continue
 		}
 		k.p("VCVTDQ2PS %s, %s", k.w[h], k.w[h])
-		k.p("VCVTPH2PS %d(SI)(R11*1), %s", 16*h, k.tmp)
+		k.p("VCVTPH2PS %d(SI), %s", at+16*h, k.tmp)
 		k.p("VMULPS %s, %s, %s", k.tmp, k.w[h], k.w[h])
 	}
 	for t := range k.sh.tile {
@@ -212,29 +219,30 @@ func (k *ymm) fold(half int) {
 			i := k.index(0, t, h)
 			k.p("VCVTDQ2PS %s, %s", k.acc[i], k.acc[i])
 			k.p("VMULPS %s, %s, %s", k.bc, k.w[h], k.tmp)
-			k.p("VFMADD231PS %s, %s, %s", k.acc[i], k.tmp, k.sum[i])
+			k.p("VFMADD231PS %s, %s, %s", k.acc[i], k.tmp, k.sum[k.index(k.g, t, h)])
 		}
 	}
 }
 
 func (k *ymm) minimum() {
+	at := k.g * k.f.scaleBytes
 	op := "VFMADD231PS"
 	for h := range 2 {
 		if !k.f.super {
-			k.p("VCVTPH2PS %d(SI)(R11*1), %s", 32+16*h, k.w[h])
+			k.p("VCVTPH2PS %d(SI), %s", at+32+16*h, k.w[h])
 			continue
 		}
 		op = "VFNMADD231PS"
-		k.p("VPMOVZXBD %d(SI)(R13*1), %s", superMins+8*h, k.w[h])
+		k.p("VPMOVZXBD %d(R13), %s", at+superMins+8*h, k.w[h])
 		k.p("VCVTDQ2PS %s, %s", k.w[h], k.w[h])
-		k.p("VCVTPH2PS %d(SI)(R11*1), %s", 32+16*h, k.tmp)
+		k.p("VCVTPH2PS %d(SI), %s", at+32+16*h, k.tmp)
 		k.p("VMULPS %s, %s, %s", k.tmp, k.w[h], k.w[h])
 	}
 	T := k.sh.tile
 	for t := range T {
 		k.p("VBROADCASTSS %d(DI), %s", 12*T+4*t, k.bc)
 		for h := range 2 {
-			k.p("%s %s, %s, %s", op, k.bc, k.w[h], k.sum[k.index(0, t, h)])
+			k.p("%s %s, %s, %s", op, k.bc, k.w[h], k.sum[k.index(k.g, t, h)])
 		}
 	}
 }
@@ -242,11 +250,14 @@ func (k *ymm) minimum() {
 func (k *ymm) floats(r *registers) {
 	k.w = r.some(2)
 	k.bc = r.one()
-	k.floatLoop(func(n int) {
+	k.floatLoop(k.f, k.sh, func(n int) {
 		for i := range n {
-			for g, base := range k.bases {
+			for l := 0; k.sh.streams() && l < k.f.unitBytes(); l += 64 {
+				k.p("PREFETCHT0 %d(R9)", i*k.f.unitBytes()+l)
+			}
+			for g := range k.sh.groups {
 				for h := range 2 {
-					at := fmt.Sprintf("%d(%s)(R12*1)", i*k.f.lineBytes+h*k.f.lineBytes/2, base)
+					at := fmt.Sprintf("%d(R8)", i*k.f.unitBytes()+g*k.f.lineBytes+h*k.f.lineBytes/2)
 					switch k.f.name {
 					case "f32":
 						k.p("VMOVUPS %s, %s", at, k.w[h])
@@ -265,7 +276,5 @@ func (k *ymm) floats(r *registers) {
 				}
 			}
 		}
-		k.p("ADDQ $%d, R12", n*k.f.lineBytes)
-		k.p("ADDQ $%d, DI", 4*n*k.sh.tile)
 	})
 }

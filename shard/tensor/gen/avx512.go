@@ -5,19 +5,16 @@ import (
 	"strings"
 )
 
-// Four groups for few activation rows: four streams of weights keep the memory busy. Two for many: the sums fill the
-// registers, and each broadcast feeds both.
+// A whole panel for few activation rows, read from front to back. Half of it for many: the sums fill the registers, and each
+// broadcast feeds both groups.
 var avx512Shapes = []shape{{4, 1}, {4, 2}, {4, 3}, {2, 4}, {2, 5}, {2, 6}}
-
-// prefetchBytes is how far ahead of the lines in use a kernel for few rows fetches; the hardware stops at pages.
-const prefetchBytes = 2048
 
 func avx512(stubs, table *strings.Builder) string {
 	s := newSource()
 	table.WriteString("\nfunc fillAVX512(ks *kernelSet) {\n")
 	for i := range forms {
 		for _, sh := range avx512Shapes {
-			k := &zmm{source: s, f: &forms[i], sh: sh, bases: []string{"SI", "R8", "R9", "R10"}[:sh.groups]}
+			k := &zmm{source: s, f: &forms[i], sh: sh}
 			k.write()
 			declare(stubs, table, k.f, "AVX512", sh)
 		}
@@ -31,7 +28,6 @@ type zmm struct {
 	*source
 	f                    *form
 	sh                   shape
-	bases                []string
 	sum                  [][]string // float sums by group and row
 	acc                  [][]string // integer sums of the block, likewise; one group's at a time when the tile is one row
 	w                    []string   // weights or scales of each group
@@ -44,7 +40,7 @@ func (k *zmm) write() {
 	name := kernelName(k.f, "AVX512", k.sh)
 	r := &registers{prefix: "Z", max: 32, name: name}
 	k.text(name)
-	k.prologue(k.bases)
+	k.prologue(k.sh)
 	for range k.sh.groups {
 		k.sum = append(k.sum, r.some(k.sh.tile))
 	}
@@ -106,7 +102,7 @@ func (k *zmm) oneRow(r *registers) {
 	accs := r.some(2)
 	w, lo := r.one(), r.one()
 	k.tmp, k.hi, k.corr, k.corr1, k.sc2 = r.one(), r.one(), r.one(), r.one(), r.one()
-	k.blocks(f, 1, func() {
+	k.blocks(f, k.sh, func() {
 		if f.halves {
 			k.p("VPBROADCASTD 4(DI), %s", k.corr1)
 			k.p("VPSUBD.BCST 8(DI), %s, %s", k.corr1, k.corr1)
@@ -115,8 +111,8 @@ func (k *zmm) oneRow(r *registers) {
 		} else if f.zeroShift > 0 {
 			k.p("VPSLLD.BCST $%d, 4(DI), %s", f.zeroShift, k.corr)
 		}
-		for g, base := range k.bases {
-			k.prefetch(base)
+		for g := range k.sh.groups {
+			k.prefetch(f, k.sh, g, k.sh.groups)
 			a, b := accs[0], accs[0] // sums of low and high nibbles: apart only where they have scales of their own
 			k.start(a, k.corr)
 			if f.halves {
@@ -125,7 +121,7 @@ func (k *zmm) oneRow(r *registers) {
 			}
 			for l := range min(8, f.lineBytes/64) {
 				if f.bits == 8 {
-					k.p("VMOVDQU64 %d(%s)(R12*1), %s", l*64, base, w)
+					k.p("VMOVDQU64 %d(R8), %s", g*f.lineBytes+l*64, w)
 					k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*l, w, a)
 					continue
 				}
@@ -133,18 +129,18 @@ func (k *zmm) oneRow(r *registers) {
 					break
 				}
 				if f.bits == 5 && l == 0 {
-					k.p("VMOVDQU64 %d(%s)(R12*1), %s", 4*64, base, k.hi)
+					k.p("VMOVDQU64 %d(R8), %s", g*f.lineBytes+4*64, k.hi)
 				}
-				k.p("VMOVDQU64 %d(%s)(R12*1), %s", l*64, base, w)
+				k.p("VMOVDQU64 %d(R8), %s", g*f.lineBytes+l*64, w)
 				k.p("VPANDD %s, %s, %s", w, k.nib, lo)
-				k.addHigh(l, base, lo)
+				k.addHigh(l, g, lo)
 				k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*l, lo, a)
 				k.p("VPSRLD $4, %s, %s", w, w)
 				k.p("VPANDD %s, %s, %s", w, k.nib, w)
-				k.addHigh(l+4, base, w)
+				k.addHigh(l+4, g, w)
 				k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*(l+4), w, b)
 			}
-			k.foldOne(base, a, b, w, k.sum[g][0])
+			k.foldOne(g, a, b, w)
 		}
 	})
 }
@@ -158,12 +154,12 @@ func (k *zmm) start(acc, corr string) {
 }
 
 // addHigh puts the upper bits of quarter k4 above the nibbles in w.
-func (k *zmm) addHigh(k4 int, base, w string) {
+func (k *zmm) addHigh(k4, g int, w string) {
 	if k.f.bits < 5 || k.f.bits == 8 {
 		return
 	}
 	line, op, by := highShift(k.f.bits, k4)
-	src := fmt.Sprintf("%d(%s)(R12*1)", (4+line)*64, base)
+	src := fmt.Sprintf("%d(R8)", g*k.f.lineBytes+(4+line)*64)
 	if k.hi != "" && k.f.bits == 5 {
 		src = k.hi
 	}
@@ -176,44 +172,41 @@ func (k *zmm) addHigh(k4 int, base, w string) {
 	}
 }
 
-func (k *zmm) prefetch(base string) {
-	for l := range k.f.lineBytes / 64 {
-		k.p("PREFETCHT0 %d(%s)(R12*1)", prefetchBytes+l*64, base)
-	}
-}
-
 // scale loads a group's scale of the block (of its half h) into dst, by way of tmp.
-func (k *zmm) scale(base, dst, tmp string, h int) {
+func (k *zmm) scale(g int, dst, tmp string, h int) {
+	at := g * k.f.scaleBytes
 	switch {
 	case k.f.halves:
-		k.p("VPMOVSXBD %d(%s)(R13*1), %s", halfScales+16*h, base, dst)
+		k.p("VPMOVSXBD %d(R13), %s", at+halfScales+16*h, dst)
 	case k.f.super:
-		k.p("VPMOVZXBD %d(%s)(R13*1), %s", superScales, base, dst)
+		k.p("VPMOVZXBD %d(R13), %s", at+superScales, dst)
 	default:
-		k.p("VCVTPH2PS (%s)(R11*1), %s", base, dst)
+		k.p("VCVTPH2PS %d(SI), %s", at, dst)
 		return
 	}
 	k.p("VCVTDQ2PS %s, %s", dst, dst)
-	k.p("VCVTPH2PS (%s)(R11*1), %s", base, tmp)
+	k.p("VCVTPH2PS %d(SI), %s", at, tmp)
 	k.p("VMULPS %s, %s, %s", tmp, dst, dst)
 }
 
 // minimum loads a group's minimum of the block into dst. It returns the instruction that adds it.
-func (k *zmm) minimum(base, dst, tmp string) string {
+func (k *zmm) minimum(g int, dst, tmp string) string {
+	at := g * k.f.scaleBytes
 	if !k.f.super {
-		k.p("VCVTPH2PS 32(%s)(R11*1), %s", base, dst)
+		k.p("VCVTPH2PS %d(SI), %s", at+32, dst)
 		return "VFMADD231PS"
 	}
-	k.p("VPMOVZXBD %d(%s)(R13*1), %s", superMins, base, dst)
+	k.p("VPMOVZXBD %d(R13), %s", at+superMins, dst)
 	k.p("VCVTDQ2PS %s, %s", dst, dst)
-	k.p("VCVTPH2PS 32(%s)(R11*1), %s", base, tmp)
+	k.p("VCVTPH2PS %d(SI), %s", at+32, tmp)
 	k.p("VMULPS %s, %s, %s", tmp, dst, dst)
 	return "VFNMADD231PS"
 }
 
-func (k *zmm) foldOne(base, a, b, w, sum string) {
+func (k *zmm) foldOne(g int, a, b, w string) {
+	sum := k.sum[g][0]
 	fold := func(acc string, h int) {
-		k.scale(base, k.sc2, k.tmp, h)
+		k.scale(g, k.sc2, k.tmp, h)
 		k.p("VCVTDQ2PS %s, %s", acc, acc)
 		k.p("VMULPS.BCST (DI), %s, %s", k.sc2, k.sc2)
 		k.p("VFMADD231PS %s, %s, %s", acc, k.sc2, sum)
@@ -223,7 +216,7 @@ func (k *zmm) foldOne(base, a, b, w, sum string) {
 		fold(b, 1)
 	}
 	if k.f.mins {
-		op := k.minimum(base, w, k.tmp)
+		op := k.minimum(g, w, k.tmp)
 		k.p("%s.BCST 12(DI), %s, %s", op, w, sum)
 	}
 }
@@ -237,12 +230,8 @@ func (k *zmm) rows(r *registers) {
 	k.w = r.some(k.sh.groups)
 	k.bc = r.one()
 	k.tmp = k.bc
-	k.blocks(f, T, func() {
-		if k.sh.groups == 4 {
-			for _, base := range k.bases {
-				k.prefetch(base)
-			}
-		}
+	k.blocks(f, k.sh, func() {
+		k.prefetch(f, k.sh, 0, 1)
 		if !f.halves {
 			k.startRows(0, 8)
 			k.dots(0, 8)
@@ -259,11 +248,11 @@ func (k *zmm) rows(r *registers) {
 			return
 		}
 		op := ""
-		for g, base := range k.bases {
-			op = k.minimum(base, k.w[g], k.tmp)
+		for g := range k.w {
+			op = k.minimum(g, k.w[g], k.tmp)
 		}
 		for t := range T {
-			for g := range k.bases {
+			for g := range k.w {
 				k.p("%s.BCST %d(DI), %s, %s", op, 12*T+4*t, k.w[g], k.sum[g][t])
 			}
 		}
@@ -296,21 +285,22 @@ func (k *zmm) startRows(from, to int) {
 func (k *zmm) dots(from, to int) {
 	T := k.sh.tile
 	for k4 := from; k4 < to; k4++ {
-		for g, base := range k.bases {
+		for g := range k.w {
+			at := g * k.f.lineBytes
 			switch {
 			case k.f.bits == 8:
-				k.p("VMOVDQU64 %d(%s)(R12*1), %s", k4*64, base, k.w[g])
+				k.p("VMOVDQU64 %d(R8), %s", at+k4*64, k.w[g])
 			case k4 < 4:
-				k.p("VPANDD %d(%s)(R12*1), %s, %s", k4*64, base, k.nib, k.w[g])
+				k.p("VPANDD %d(R8), %s, %s", at+k4*64, k.nib, k.w[g])
 			default:
-				k.p("VPSRLD $4, %d(%s)(R12*1), %s", (k4-4)*64, base, k.w[g])
+				k.p("VPSRLD $4, %d(R8), %s", at+(k4-4)*64, k.w[g])
 				k.p("VPANDD %s, %s, %s", k.w[g], k.nib, k.w[g])
 			}
-			k.addHigh(k4, base, k.w[g])
+			k.addHigh(k4, g, k.w[g])
 		}
 		for t := range T {
 			k.p("VPBROADCASTD %d(DI), %s", 16*T+(k4*T+t)*4, k.bc)
-			for g := range k.bases {
+			for g := range k.w {
 				k.p("VPDPBUSD %s, %s, %s", k.bc, k.w[g], k.acc[g][t])
 			}
 		}
@@ -319,11 +309,11 @@ func (k *zmm) dots(from, to int) {
 
 // foldRows adds the block's integer sums to the float sums.
 func (k *zmm) foldRows(h int) {
-	for g, base := range k.bases {
-		k.scale(base, k.w[g], k.tmp, h)
+	for g := range k.w {
+		k.scale(g, k.w[g], k.tmp, h)
 	}
 	for t := range k.sh.tile {
-		for g := range k.bases {
+		for g := range k.w {
 			k.p("VCVTDQ2PS %s, %s", k.acc[g][t], k.acc[g][t])
 			k.p("VMULPS.BCST %d(DI), %s, %s", 4*t, k.w[g], k.tmp)
 			k.p("VFMADD231PS %s, %s, %s", k.acc[g][t], k.tmp, k.sum[g][t])
@@ -337,8 +327,11 @@ func (k *zmm) floats(r *registers) {
 	k.bc = r.one()
 	body := func(n int) {
 		for i := range n {
-			for g, base := range k.bases {
-				at := fmt.Sprintf("%d(%s)(R12*1)", i*k.f.lineBytes, base)
+			for l := 0; k.sh.streams() && l < k.f.unitBytes(); l += 64 {
+				k.p("PREFETCHT0 %d(R9)", i*k.f.unitBytes()+l)
+			}
+			for g := range k.w {
+				at := fmt.Sprintf("%d(R8)", i*k.f.unitBytes()+g*k.f.lineBytes)
 				switch k.f.name {
 				case "f32":
 					k.p("VMOVUPS %s, %s", at, k.w[g])
@@ -351,30 +344,34 @@ func (k *zmm) floats(r *registers) {
 			}
 			for t := range k.sh.tile {
 				k.p("VBROADCASTSS %d(DI), %s", 4*(i*k.sh.tile+t), k.bc)
-				for g := range k.bases {
+				for g := range k.w {
 					k.p("VFMADD231PS %s, %s, %s", k.bc, k.w[g], k.sum[g][t])
 				}
 			}
 		}
-		k.p("ADDQ $%d, R12", n*k.f.lineBytes)
-		k.p("ADDQ $%d, DI", 4*n*k.sh.tile)
 	}
-	k.floatLoop(body)
+	k.floatLoop(k.f, k.sh, body)
 }
 
 // floatLoop runs body for four values as long as there are four, then for one.
-func (s *source) floatLoop(body func(n int)) {
+func (s *source) floatLoop(f *form, sh shape, body func(n int)) {
+	part := func(n int, next string) {
+		body(n)
+		s.p("ADDQ $%d, R8", n*f.unitBytes())
+		s.p("ADDQ $%d, DI", 4*n*sh.tile)
+		if sh.streams() {
+			s.p("ADDQ $%d, R9", n*f.unitBytes())
+		}
+		s.p("SUBQ $%d, CX", n)
+		s.p("JMP  %s", next)
+	}
 	s.label("four")
 	s.p("CMPQ CX, $4")
 	s.p("JLT  one")
-	body(4)
-	s.p("SUBQ $4, CX")
-	s.p("JMP  four")
+	part(4, "four")
 	s.label("one")
 	s.p("TESTQ CX, CX")
 	s.p("JZ   done")
-	body(1)
-	s.p("DECQ CX")
-	s.p("JMP  one")
+	part(1, "one")
 	s.label("done")
 }

@@ -41,19 +41,30 @@ var forms = []form{
 
 func (f *form) float() bool { return f.bits == 0 }
 
+// panelGroups is how many groups of 16 rows lie beside each other in memory.
+const panelGroups = 4
+
+func (f *form) blocks() int {
+	if f.super {
+		return 8
+	}
+	return 1
+}
+
+// unitBytes is the size of a unit of a panel.
+func (f *form) unitBytes() int { return panelGroups * (f.scaleBytes + f.blocks()*f.lineBytes) }
+
 // Offsets of tensor.call; a test there checks them.
 const (
-	callW        = 0
-	callGroup    = 8
-	callLines    = 16
-	callSteps    = 24
-	callA        = 32
-	callOut      = 40
-	callOutGroup = 48
-	callOutRow   = 56
+	callScales = 0
+	callLines  = 8
+	callSteps  = 16
+	callA      = 24
+	callOut    = 32
+	callOutRow = 40
 )
 
-// Offsets inside a unit's scales.
+// Offsets inside a group's scales of a unit.
 const (
 	superScales = 64  // 8x16 bytes
 	superMins   = 192 // 8x16 bytes
@@ -90,74 +101,81 @@ func (s *source) constant(name string, v uint64) {
 // shape is one kernel: groups of 16 rows times a tile of activation rows.
 type shape struct{ groups, tile int }
 
+// streams says whether the kernel reads whole panels, and so from memory: those with fewer groups come back to a panel that
+// is in cache.
+func (sh shape) streams() bool { return sh.groups == panelGroups }
+
+// prefetchBytes is how far ahead of its reads a kernel fetches; the hardware alone stops at pages.
+const prefetchBytes = 4096
+
 // kernelName is what the stub and the table call a kernel.
 func kernelName(f *form, set string, sh shape) string {
 	return fmt.Sprintf("%s%sG%dT%d", f.name, set, sh.groups, sh.tile)
 }
 
-// prologue loads the group pointers into bases, the activations into DI, the step count into CX, the lines' offset into R12
-// and zeroes the scales' offset R11.
-func (s *source) prologue(bases []string) {
-	s.p("MOVQ %d(DX), SI", callW)
-	s.p("MOVQ %d(DX), AX", callGroup)
-	s.p("MOVQ %d(DX), R12", callLines)
+// prologue loads the scales' pointer into SI, the lines' into R8, the activations' into DI and the step count into CX; R9
+// is where to prefetch.
+func (s *source) prologue(sh shape) {
+	s.p("MOVQ %d(DX), SI", callScales)
+	s.p("MOVQ %d(DX), R8", callLines)
 	s.p("MOVQ %d(DX), CX", callSteps)
 	s.p("MOVQ %d(DX), DI", callA)
-	for i := 1; i < len(bases); i++ {
-		s.p("LEAQ (%s)(AX*1), %s", bases[i-1], bases[i])
+	if sh.streams() {
+		s.p("LEAQ %d(SI), R9", prefetchBytes)
 	}
-	s.p("XORQ R11, R11")
 }
 
-// blocks writes the loop over a row's blocks around body. Inside, 0(base)(R11) are the unit's scales, (base)(R13) those of the
-// sub-block (less their offset), 0(base)(R12) the block's lines and 0(DI) its activations.
-func (s *source) blocks(f *form, tile int, body func()) {
+// blocks writes the loop over a row's blocks around body. Inside, (SI) are the unit's scales, (R13) those of the sub-block
+// (less their offset), (R8) the block's lines and (DI) its activations.
+func (s *source) blocks(f *form, sh shape, body func()) {
 	s.label("loop")
 	if f.super {
-		s.p("MOVQ R11, R13")
+		s.p("MOVQ SI, R13")
 		s.p("MOVL $8, BX")
 		s.label("sub")
 	}
 	body()
-	s.p("ADDQ $%d, R12", f.lineBytes)
-	s.p("ADDQ $%d, DI", 48*tile)
+	s.p("ADDQ $%d, DI", 48*sh.tile)
+	if sh.streams() {
+		s.p("ADDQ $%d, R9", f.unitBytes()/f.blocks())
+	}
 	if f.super {
-		step := 16
-		if f.halves {
-			step = 32
-		}
-		s.p("ADDQ $%d, R13", step)
+		s.p("ADDQ $%d, R8", panelGroups*f.lineBytes)
+		s.p("ADDQ $%d, R13", map[bool]int{false: 16, true: 32}[f.halves])
 		s.p("DECQ BX")
 		s.p("JNZ sub")
+		s.p("ADDQ $%d, R8", panelGroups*f.scaleBytes)
+	} else {
+		s.p("ADDQ $%d, R8", f.unitBytes())
 	}
-	s.p("ADDQ $%d, R11", f.scaleBytes)
+	s.p("ADDQ $%d, SI", f.unitBytes())
 	s.p("DECQ CX")
 	s.p("JNZ loop")
+}
+
+// prefetch fetches part i of n of what a later block will read.
+func (s *source) prefetch(f *form, sh shape, i, n int) {
+	if !sh.streams() {
+		return
+	}
+	lines := (f.unitBytes()/f.blocks() + 63) / 64
+	for l := lines * i / n; l < lines*(i+1)/n; l++ {
+		s.p("PREFETCHT0 %d(R9)", l*64)
+	}
 }
 
 // epilogue stores the sums: reg(g, t, piece) for pieces of bytes each.
 func (s *source) epilogue(sh shape, pieces, bytes int, reg func(g, t, piece int) string) {
 	s.p("MOVQ %d(DX), DI", callOut)
-	s.p("MOVQ %d(DX), R11", callOutGroup)
-	s.p("MOVQ %d(DX), R12", callOutRow)
+	s.p("MOVQ %d(DX), AX", callOutRow)
 	for t := range sh.tile {
-		if sh.groups > 1 {
-			s.p("MOVQ DI, SI")
-		}
 		for g := range sh.groups {
-			base := "DI"
-			if sh.groups > 1 {
-				base = "SI"
-			}
 			for piece := range pieces {
-				s.p("VMOVUPS %s, %d(%s)", reg(g, t, piece), piece*bytes, base)
-			}
-			if g < sh.groups-1 {
-				s.p("ADDQ R11, SI")
+				s.p("VMOVUPS %s, %d(DI)", reg(g, t, piece), g*64+piece*bytes)
 			}
 		}
 		if t < sh.tile-1 {
-			s.p("ADDQ R12, DI")
+			s.p("ADDQ AX, DI")
 		}
 	}
 	s.p("VZEROUPPER")
