@@ -53,7 +53,7 @@ func (k *ymm) write() {
 	name := kernelName(k.f, "AVX2", k.sh)
 	r := &registers{prefix: "Y", max: 16, name: name}
 	k.text(name)
-	k.prologue(k.sh)
+	k.prologue()
 	n := 2 * k.sh.groups * k.sh.tile
 	k.sum = r.some(n)
 	for _, x := range k.sum {
@@ -70,9 +70,8 @@ func (k *ymm) write() {
 			k.short = r.some(2 * k.sh.tile)
 		}
 		k.bc, k.tmp = r.one(), r.one()
-		k.blocks(k.f, k.sh, func() {
+		k.blocks(k.f, k.sh.tile, func() {
 			for k.g = range k.sh.groups {
-				k.prefetch(k.f, k.sh, k.g, k.sh.groups)
 				k.block()
 			}
 		})
@@ -250,11 +249,8 @@ func (k *ymm) minimum() {
 func (k *ymm) floats(r *registers) {
 	k.w = r.some(2)
 	k.bc = r.one()
-	k.floatLoop(k.f, k.sh, func(n int) {
+	k.floatLoop(k.f, k.sh.tile, func(n int) {
 		for i := range n {
-			for l := 0; k.sh.streams() && l < k.f.unitBytes(); l += 64 {
-				k.p("PREFETCHT0 %d(R9)", i*k.f.unitBytes()+l)
-			}
 			for g := range k.sh.groups {
 				for h := range 2 {
 					at := fmt.Sprintf("%d(R8)", i*k.f.unitBytes()+g*k.f.lineBytes+h*k.f.lineBytes/2)

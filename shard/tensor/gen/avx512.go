@@ -40,7 +40,7 @@ func (k *zmm) write() {
 	name := kernelName(k.f, "AVX512", k.sh)
 	r := &registers{prefix: "Z", max: 32, name: name}
 	k.text(name)
-	k.prologue(k.sh)
+	k.prologue()
 	for range k.sh.groups {
 		k.sum = append(k.sum, r.some(k.sh.tile))
 	}
@@ -102,7 +102,7 @@ func (k *zmm) oneRow(r *registers) {
 	accs := r.some(2)
 	w, lo := r.one(), r.one()
 	k.tmp, k.hi, k.corr, k.corr1, k.sc2 = r.one(), r.one(), r.one(), r.one(), r.one()
-	k.blocks(f, k.sh, func() {
+	k.blocks(f, 1, func() {
 		if f.halves {
 			k.p("VPBROADCASTD 4(DI), %s", k.corr1)
 			k.p("VPSUBD.BCST 8(DI), %s, %s", k.corr1, k.corr1)
@@ -112,7 +112,6 @@ func (k *zmm) oneRow(r *registers) {
 			k.p("VPSLLD.BCST $%d, 4(DI), %s", f.zeroShift, k.corr)
 		}
 		for g := range k.sh.groups {
-			k.prefetch(f, k.sh, g, k.sh.groups)
 			a, b := accs[0], accs[0] // sums of low and high nibbles: apart only where they have scales of their own
 			k.start(a, k.corr)
 			if f.halves {
@@ -230,8 +229,7 @@ func (k *zmm) rows(r *registers) {
 	k.w = r.some(k.sh.groups)
 	k.bc = r.one()
 	k.tmp = k.bc
-	k.blocks(f, k.sh, func() {
-		k.prefetch(f, k.sh, 0, 1)
+	k.blocks(f, T, func() {
 		if !f.halves {
 			k.startRows(0, 8)
 			k.dots(0, 8)
@@ -327,9 +325,6 @@ func (k *zmm) floats(r *registers) {
 	k.bc = r.one()
 	body := func(n int) {
 		for i := range n {
-			for l := 0; k.sh.streams() && l < k.f.unitBytes(); l += 64 {
-				k.p("PREFETCHT0 %d(R9)", i*k.f.unitBytes()+l)
-			}
 			for g := range k.w {
 				at := fmt.Sprintf("%d(R8)", i*k.f.unitBytes()+g*k.f.lineBytes)
 				switch k.f.name {
@@ -350,18 +345,15 @@ func (k *zmm) floats(r *registers) {
 			}
 		}
 	}
-	k.floatLoop(k.f, k.sh, body)
+	k.floatLoop(k.f, k.sh.tile, body)
 }
 
 // floatLoop runs body for four values as long as there are four, then for one.
-func (s *source) floatLoop(f *form, sh shape, body func(n int)) {
+func (s *source) floatLoop(f *form, tile int, body func(n int)) {
 	part := func(n int, next string) {
 		body(n)
 		s.p("ADDQ $%d, R8", n*f.unitBytes())
-		s.p("ADDQ $%d, DI", 4*n*sh.tile)
-		if sh.streams() {
-			s.p("ADDQ $%d, R9", n*f.unitBytes())
-		}
+		s.p("ADDQ $%d, DI", 4*n*tile)
 		s.p("SUBQ $%d, CX", n)
 		s.p("JMP  %s", next)
 	}

@@ -101,33 +101,22 @@ func (s *source) constant(name string, v uint64) {
 // shape is one kernel: groups of 16 rows times a tile of activation rows.
 type shape struct{ groups, tile int }
 
-// streams says whether the kernel reads whole panels, and so from memory: those with fewer groups come back to a panel that
-// is in cache.
-func (sh shape) streams() bool { return sh.groups == panelGroups }
-
-// prefetchBytes is how far ahead of its reads a kernel fetches; the hardware alone stops at pages.
-const prefetchBytes = 4096
-
 // kernelName is what the stub and the table call a kernel.
 func kernelName(f *form, set string, sh shape) string {
 	return fmt.Sprintf("%s%sG%dT%d", f.name, set, sh.groups, sh.tile)
 }
 
-// prologue loads the scales' pointer into SI, the lines' into R8, the activations' into DI and the step count into CX; R9
-// is where to prefetch.
-func (s *source) prologue(sh shape) {
+// prologue loads the scales' pointer into SI, the lines' into R8, the activations' into DI and the step count into CX.
+func (s *source) prologue() {
 	s.p("MOVQ %d(DX), SI", callScales)
 	s.p("MOVQ %d(DX), R8", callLines)
 	s.p("MOVQ %d(DX), CX", callSteps)
 	s.p("MOVQ %d(DX), DI", callA)
-	if sh.streams() {
-		s.p("LEAQ %d(SI), R9", prefetchBytes)
-	}
 }
 
 // blocks writes the loop over a row's blocks around body. Inside, (SI) are the unit's scales, (R13) those of the sub-block
 // (less their offset), (R8) the block's lines and (DI) its activations.
-func (s *source) blocks(f *form, sh shape, body func()) {
+func (s *source) blocks(f *form, tile int, body func()) {
 	s.label("loop")
 	if f.super {
 		s.p("MOVQ SI, R13")
@@ -135,10 +124,7 @@ func (s *source) blocks(f *form, sh shape, body func()) {
 		s.label("sub")
 	}
 	body()
-	s.p("ADDQ $%d, DI", 48*sh.tile)
-	if sh.streams() {
-		s.p("ADDQ $%d, R9", f.unitBytes()/f.blocks())
-	}
+	s.p("ADDQ $%d, DI", 48*tile)
 	if f.super {
 		s.p("ADDQ $%d, R8", panelGroups*f.lineBytes)
 		s.p("ADDQ $%d, R13", map[bool]int{false: 16, true: 32}[f.halves])
@@ -151,17 +137,6 @@ func (s *source) blocks(f *form, sh shape, body func()) {
 	s.p("ADDQ $%d, SI", f.unitBytes())
 	s.p("DECQ CX")
 	s.p("JNZ loop")
-}
-
-// prefetch fetches part i of n of what a later block will read.
-func (s *source) prefetch(f *form, sh shape, i, n int) {
-	if !sh.streams() {
-		return
-	}
-	lines := (f.unitBytes()/f.blocks() + 63) / 64
-	for l := lines * i / n; l < lines*(i+1)/n; l++ {
-		s.p("PREFETCHT0 %d(R9)", l*64)
-	}
 }
 
 // epilogue stores the sums: reg(g, t, piece) for pieces of bytes each.
