@@ -278,9 +278,9 @@ func (m *Mesh) shareModels(ctx context.Context) error {
 func (m *Mesh) WaitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.Ready)
 	defer cancel()
-	why := errors.New("nothing heard yet")
 	for {
-		if why = m.ready(ctx); why == nil {
+		why := m.ready(ctx)
+		if why == nil {
 			return nil
 		}
 		var dead *DeadError

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -166,8 +165,7 @@ func TestAMeshFromUpToDown(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("down left %s: %v", dir, err)
 	}
-	// A zombie until our test, its parent, ends; but it has let go of everything.
-	if b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", h.PID)); err == nil && !strings.Contains(string(b), ") Z ") {
+	if alive(h.PID) {
 		t.Error("the supervisor lives")
 	}
 	fails("status", "no mesh is up")

@@ -73,27 +73,48 @@ func down(ctx context.Context, dir string, _ []string) error {
 		return nil
 	}
 	h, _ := readHandle(dir)
-	ask[string](ctx, dir, "down", nil) // if nobody answers, the lock says whether somebody lives
-	for began := time.Now(); ; {
+	_, asked := ask[string](ctx, dir, "down", nil) // if nobody answers, the lock says whether somebody lives
+	remove := func() (bool, error) {
 		err := testnet.Remove(dir)
-		if err == nil {
-			fmt.Println("ended")
+		return err == nil, err
+	}
+	err := poll(ctx, 10*time.Second, remove)
+	if errors.Is(err, testnet.ErrRunning) && h.PID > 0 {
+		// The lock proves that this process is still the supervisor.
+		syscall.Kill(h.PID, syscall.SIGKILL)
+		err = poll(ctx, 5*time.Second, remove)
+	}
+	if err == nil && asked == nil { // it has let go of everything; wait for the process itself, too
+		err = poll(ctx, 5*time.Second, func() (bool, error) { return !alive(h.PID), testnet.ErrRunning })
+	}
+	if err == nil {
+		fmt.Println("ended")
+	}
+	return err
+}
+
+// poll tries until try is done, fails with another error than ErrRunning, or time is up.
+func poll(ctx context.Context, most time.Duration, try func() (done bool, err error)) error {
+	for began := time.Now(); ; {
+		done, err := try()
+		switch {
+		case done:
 			return nil
-		}
-		if !errors.Is(err, testnet.ErrRunning) {
+		case !errors.Is(err, testnet.ErrRunning) || time.Since(began) > most:
 			return err
 		}
-		if time.Since(began) > 10*time.Second && h.PID > 0 {
-			// The lock proves that this process is still the supervisor.
-			syscall.Kill(h.PID, syscall.SIGKILL)
-			h.PID = 0
-		}
 		select {
-		case <-time.After(50 * time.Millisecond):
+		case <-time.After(20 * time.Millisecond):
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// alive says that a process has not ended; a zombie has.
+func alive(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(b), ") Z ")
 }
 
 // chat becomes `meshnet chat`.
