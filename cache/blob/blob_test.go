@@ -298,6 +298,12 @@ func TestResume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := w.Suspend(); err != nil || len(left(t, s)) != 0 {
+		t.Fatalf("nothing was kept as %v, %v", left(t, s), err)
+	}
+	if w, err = l.Resume(); err != nil {
+		t.Fatal(err)
+	}
 	io.WriteString(w, "first ")
 	if err := errors.Join(w.SetNote("v1"), w.Suspend(), w.Suspend()); err != nil {
 		t.Fatal(err)

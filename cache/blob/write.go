@@ -215,9 +215,13 @@ func (w *Writer) SetNote(text string) error {
 	return nil
 }
 
-// Suspend closes a writer and leaves what is in for Resume.
+// Suspend closes a writer and leaves what is in, if anything, for Resume.
 func (w *Writer) Suspend() error {
 	if w.done {
+		return nil
+	}
+	if w.size == 0 {
+		w.Abort()
 		return nil
 	}
 	w.done = true
