@@ -248,6 +248,7 @@ func (s *Session) opened(at time.Duration, ev Opened) []Action {
 		trust = s.step.Past
 	}
 	s.held = trust
+	s.route.Hops = slices.Clone(s.route.Hops) // others may be reading the one that was told
 	for i, h := range ev.Held {
 		s.held = min(s.held, h)
 		if i+1 < len(s.route.Hops) && !ev.Linked[i] && !s.route.Hops[i].Star {

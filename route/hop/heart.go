@@ -118,6 +118,11 @@ func (h *Hearts) run(ctx context.Context, on *heart) {
 	err := h.beat(ctx, on.peer)
 	if ctx.Err() == nil {
 		h.log.Info("peer lost", "peer", on.peer.ID.Short(), "err", err)
+		// A connection to a peer that vanished looks alive for half a minute on some
+		// transports, and whoever dials meanwhile would hang on it.
+		if d, ok := h.streamer.(interface{ Drop(p2p.PeerID) }); ok {
+			d.Drop(on.peer.ID)
+		}
 	}
 	h.mu.Lock()
 	if h.m[on.peer.ID] == on {

@@ -1,0 +1,138 @@
+package head_test
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/meshnet/meshnet/cache"
+	"github.com/meshnet/meshnet/node/head"
+	"github.com/meshnet/meshnet/p2p"
+	"github.com/meshnet/meshnet/p2p/p2ptest"
+	"github.com/meshnet/meshnet/p2p/wire"
+	"github.com/meshnet/meshnet/route/hop"
+	"github.com/meshnet/meshnet/route/hop/hoptest"
+	"github.com/meshnet/meshnet/shard"
+	"github.com/meshnet/meshnet/shard/tiny"
+)
+
+// layers is a shard's engine as the protocol wants it.
+type layers struct{ *shard.Engine }
+
+func (e layers) NewState(start, end int) (cache.State, error) { return e.Engine.NewState(start, end) }
+
+func (e layers) Forward(ctx context.Context, batch []hop.Work) error {
+	items := make([]shard.Item, len(batch))
+	for i, w := range batch {
+		items[i] = shard.Item{State: w.State.(*shard.State), Rows: w.Rows, X: w.X}
+	}
+	return e.Engine.Forward(ctx, items)
+}
+
+// TestEverySplit: a real (tiny) model cut in two at every layer answers, over the
+// protocol, with the same bits as in one piece, also after evictions.
+func TestEverySplit(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tiny.gguf")
+	if err := tiny.WriteFile(path, 1); err != nil {
+		t.Fatal(err)
+	}
+	m, err := shard.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	info, o := m.Info(), shard.Options{Threads: 2}
+	h, err := m.LoadHead(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	load := func(start, end int) *shard.Engine {
+		e, err := m.LoadRange(start, end, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return e
+	}
+	whole := load(0, info.Layers)
+	defer whole.Close()
+	run := func(b head.Backend, between func(step int)) (out [][]float32) {
+		defer b.Close()
+		if err := b.Begin(context.Background(), session(1), 1200, nil); err != nil {
+			t.Fatal(err)
+		}
+		var ids []int32
+		for i := range 700 { // more than one frame
+			ids = append(ids, int32(i*7%info.Vocab))
+		}
+		past := 0
+		for i := range 8 {
+			rows, err := b.Forward(context.Background(), ids, past, 3)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out = append(out, slices.Clone(rows))
+			past = len(ids)
+			ids = append(ids, int32(i+1), int32(i+2), int32(i+3))
+			between(i)
+		}
+		return out
+	}
+	want := run(head.NewLocal(layers{whole}, h, info.Layers, info.Hidden, false).Backend(), func(int) {})
+	for cut := 1; cut < info.Layers; cut++ {
+		t.Run(fmt.Sprint(cut), func(t *testing.T) {
+			n := p2ptest.New()
+			dir := hoptest.NewDirectory()
+			var servers []*hop.Server
+			for i, r := range [][2]int{{0, cut}, {cut, info.Layers}} {
+				id := p2p.PeerID(fmt.Sprint("peer", i))
+				e := load(r[0], r[1])
+				defer e.Close()
+				store, err := cache.New(cache.Config{TTL: time.Minute, MaxSessions: 4, MaxBytes: 1 << 30})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer store.Close()
+				peer := n.Peer(id)
+				hearts := hop.NewHearts(peer, nil)
+				defer hearts.Close()
+				s, err := hop.NewServer(hop.ServerConfig{
+					Engine: layers{e}, Cache: store, Streamer: peer, Hearts: hearts, Model: hoptest.Model,
+					Start: r[0], End: r[1], Layers: info.Layers, Hidden: info.Hidden, MaxLen: 4096,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer s.Close()
+				servers = append(servers, s)
+				peer.Handle(p2p.ActivationProtocol, s.Handle)
+				peer.Handle(p2p.HeartbeatProtocol, s.HandleHeartbeat)
+				dir.Put(wire.Offer{Model: hoptest.Model, Layers: uint32(info.Layers), Peer: string(id), Start: uint32(r[0]), End: uint32(r[1]), State: wire.Online})
+			}
+			defer n.Close()
+			hearts := hop.NewHearts(n.Peer("head"), nil)
+			defer hearts.Close()
+			mesh, err := head.NewMesh(head.MeshConfig{
+				Client: hop.NewClient(n.Peer("head"), hearts, nil), Directory: dir, Embed: h, Head: "head",
+				Model: hoptest.Model, Layers: info.Layers, Hidden: info.Hidden,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := mesh.Backend()
+			got := run(b, func(step int) {
+				if step == 3 || step == 5 {
+					servers[step%2].Evict("all")
+				}
+			})
+			for i := range want {
+				if !slices.Equal(got[i], want[i]) {
+					t.Fatalf("step %d differs from the model in one piece", i)
+				}
+			}
+		})
+	}
+}
