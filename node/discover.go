@@ -42,6 +42,7 @@ type Finder interface {
 	Watch() (events <-chan host.Event, stop func())
 	Connected() []p2p.Peer
 	TableSize() int
+	Drop(id p2p.PeerID)
 }
 
 // DiscoveryConfig is what a Discovery needs; all but Logger must be set.
@@ -193,17 +194,17 @@ func (d *Discovery) recheck(ctx context.Context, p p2p.Peer, asking *sync.WaitGr
 		defer func() { <-d.slots }()
 		var err error
 		for range 2 {
-			if _, err = d.offers.Ask(ctx, p); !errors.Is(err, p2p.ErrUnreachable) {
+			if _, err = d.offers.Ask(ctx, p); err == nil || ctx.Err() != nil {
 				return
 			}
+			d.cfg.Host.Drop(p.ID) // what is left of its connections may be dead too
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(recheckAfter):
 			}
 		}
-		connected := func(q p2p.Peer) bool { return q.ID == p.ID }
-		if !slices.ContainsFunc(d.cfg.Host.Connected(), connected) {
+		if errors.Is(err, p2p.ErrUnreachable) {
 			d.cfg.Logger.Info("a peer is gone", "peer", p.ID.Short(), "err", err)
 			d.offers.Table().Forget(p.ID)
 		}

@@ -88,6 +88,8 @@ func (h *fakeHost) Connected() []p2p.Peer {
 	return append([]p2p.Peer(nil), h.connected...)
 }
 
+func (h *fakeHost) Drop(p2p.PeerID) {}
+
 func (h *fakeHost) TableSize() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()

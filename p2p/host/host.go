@@ -46,6 +46,7 @@ import (
 
 const (
 	dialTimeout    = 5 * time.Second
+	pruneEvery     = 5 * time.Second
 	handlerTimeout = 5 * time.Second // Close waits so long for handlers whose streams it has reset
 )
 
@@ -284,10 +285,16 @@ func (n *Host) relays(ctx context.Context, count int) <-chan peer.AddrInfo {
 // follow turns libp2p's events into ours.
 func (n *Host) follow(events event.Subscription) {
 	defer events.Close()
+	again := time.NewTicker(pruneEvery)
+	defer again.Stop()
 	for {
 		select {
 		case <-n.ctx.Done():
 			return
+		case <-again.C:
+			for _, id := range n.h.Network().Peers() {
+				n.prune(id)
+			}
 		case e, ok := <-events.Out():
 			if !ok {
 				return
@@ -299,6 +306,7 @@ func (n *Host) follow(events event.Subscription) {
 						n.known.saw(peer.AddrInfo{ID: e.Peer, Addrs: e.ListenAddrs}, time.Now())
 					}
 				}
+				n.prune(e.Peer)
 				n.tell(Event{Peer: n.peer(e.Peer), Connected: true})
 			case event.EvtLocalReachabilityChanged:
 				n.private.Store(e.Reachability == network.ReachabilityPrivate)
@@ -310,6 +318,31 @@ func (n *Host) follow(events event.Subscription) {
 			}
 		}
 	}
+}
+
+// prune closes QUIC connections to a peer that is connected over TCP too, as happens
+// when both dial at once. TCP is the cheaper one where it works, and a killed peer is
+// noticed at once; a second connection over QUIC would hide that for 30 s.
+func (n *Host) prune(id peer.ID) {
+	conns := n.h.Network().ConnsToPeer(id)
+	tcp := func(c network.Conn) bool { return c.ConnState().Transport == "tcp" && !c.IsClosed() }
+	if len(conns) < 2 || !slices.ContainsFunc(conns, tcp) {
+		return
+	}
+	for _, c := range conns {
+		if c.ConnState().Transport == "quic-v1" && !slices.ContainsFunc(c.GetStreams(), ours) {
+			c.Close()
+		}
+	}
+}
+
+// ours says that a stream is one of this program's, or not known yet.
+func ours(s network.Stream) bool {
+	switch s.Protocol() {
+	case "", p2p.ActivationProtocol, p2p.HeartbeatProtocol, p2p.OfferProtocol:
+		return true
+	}
+	return false
 }
 
 func (n *Host) poke() {

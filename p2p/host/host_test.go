@@ -134,6 +134,43 @@ func TestTCPComesFirst(t *testing.T) {
 	}
 }
 
+// Of two connections to one peer the one over QUIC goes, and so its death is noticed
+// at once.
+func TestOneConnectionIsEnough(t *testing.T) {
+	dialling, gate := make(chan struct{}, 8), make(chan struct{})
+	a := start(t, nil)
+	b := start(t, func(c *Config) {
+		c.Dial = func(ctx context.Context, network, address string) (net.Conn, error) {
+			dialling <- struct{}{}
+			<-gate
+			var d net.Dialer
+			return d.DialContext(ctx, network, address)
+		}
+	})
+	over := func(h *Host, word string) p2p.Peer {
+		p := self(h)
+		p.Addrs = slices.DeleteFunc(p.Addrs, func(a string) bool { return !strings.Contains(a, word) })
+		return p
+	}
+	dialled := make(chan error)
+	go func() { dialled <- b.Dial(t.Context(), over(a, "/tcp/")) }()
+	<-dialling
+	if err := a.Dial(t.Context(), over(b, "/quic-v1")); err != nil {
+		t.Fatal(err)
+	}
+	if got := a.h.Network().Conns()[0].ConnState().Transport; got != "quic-v1" {
+		t.Fatalf("connected over %s", got)
+	}
+	close(gate)
+	if err := <-dialled; err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "one connection is left, over TCP", func() bool {
+		c := a.h.Network().Conns()
+		return len(c) == 1 && c[0].ConnState().Transport == "tcp"
+	})
+}
+
 func TestOpenErrors(t *testing.T) {
 	a, b := start(t, nil), start(t, nil)
 	b.Handle(p2p.OfferProtocol, echo)
