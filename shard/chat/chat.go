@@ -175,7 +175,7 @@ func Encode(ctx context.Context, r Runner, t *token.Tokenizer, tmpl Template, ms
 	for i := range msgs {
 		msgs[i].Content = t.Normalize(msgs[i].Content)
 	}
-	g, err := newGuard(tmpl.Source, msgs, t.ControlTexts())
+	g, err := newGuard(tmpl.Source, msgs, t)
 	if err != nil {
 		return Prompt{}, fmt.Errorf("encode chat: %w", err)
 	}

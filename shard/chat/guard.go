@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/meshnet/meshnet/shard/token"
 )
 
 // guard marks, before rendering, each place in a message where a control token
@@ -12,24 +14,30 @@ import (
 // text for the messages would not do: a message may be a control token and nothing
 // else, and a template may trim or repeat it.
 type guard struct {
-	marker   string
-	controls [256][]string // by first byte
+	marker string
+	t      *token.Tokenizer
+	// beginnings of control tokens, all of them but the whole
+	begun   map[string]bool
+	longest int
 }
 
 // The markers to choose from: a private use plane, so that a template that trims
 // or splits on white space or punctuation leaves them.
 const firstMarker, lastMarker = 0xF0000, 0xF00FF
 
-func newGuard(template string, msgs []Message, controls []string) (*guard, error) {
+func newGuard(template string, msgs []Message, t *token.Tokenizer) (*guard, error) {
 	for r := rune(firstMarker); r <= lastMarker; r++ {
 		free := !strings.ContainsRune(template, r)
 		for _, m := range msgs {
 			free = free && !strings.ContainsRune(m.Content, r)
 		}
 		if free {
-			g := &guard{marker: string(r)}
-			for _, c := range controls {
-				g.controls[c[0]] = append(g.controls[c[0]], c)
+			g := &guard{marker: string(r), t: t, begun: map[string]bool{}}
+			for _, c := range t.ControlTexts() {
+				for n := 1; n < len(c); n++ {
+					g.begun[c[:n]] = true
+				}
+				g.longest = max(g.longest, len(c))
 			}
 			return g, nil
 		}
@@ -43,11 +51,9 @@ func (g *guard) mark(content string) string {
 	var b strings.Builder
 	trimmed := strings.TrimRight(content, " \t\r\n")
 	for i := 0; i < len(content); {
-		for _, c := range g.controls[content[i]] {
-			if strings.HasPrefix(content[i:], c) || i < len(trimmed) && strings.HasPrefix(c, trimmed[i:]) {
-				b.WriteString(g.marker)
-				break
-			}
+		tail := trimmed[min(i, len(trimmed)):]
+		if g.t.BeginsControl(content[i:]) || g.begins(content[i:]) || g.begins(tail) {
+			b.WriteString(g.marker)
 		}
 		_, n := utf8.DecodeRuneInString(content[i:])
 		b.WriteString(content[i : i+n])
@@ -55,6 +61,9 @@ func (g *guard) mark(content string) string {
 	}
 	return b.String()
 }
+
+// begins says whether tail is the beginning of a control token.
+func (g *guard) begins(tail string) bool { return len(tail) < g.longest && g.begun[tail] }
 
 // unmark takes the markers out of text and returns where they stood, ascending.
 func (g *guard) unmark(text string) (string, []int) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -125,7 +126,7 @@ func (w *word) encode(dst []int32, piece string) ([]int32, error) {
 			return append(dst, id), nil
 		}
 	}
-	w.ids = w.ids[:0]
+	w.ids = slices.Grow(w.ids[:0], len(piece))
 	for i := 0; i < len(piece); i++ {
 		if id := w.bytes[piece[i]]; id != none {
 			w.ids = append(w.ids, id)
@@ -193,8 +194,8 @@ func (w *word) mergeFew() {
 // mergeMany does the same with a heap and a linked list.
 func (w *word) mergeMany() {
 	n := len(w.ids)
-	w.heap.list = w.heap.list[:0]
-	w.prev, w.next = w.prev[:0], w.next[:0]
+	w.heap.list = slices.Grow(w.heap.list[:0], n)
+	w.prev, w.next = slices.Grow(w.prev[:0], n), slices.Grow(w.next[:0], n)
 	push := func(left, right int32) {
 		if m, ok := w.merges[pair(w.ids[left], w.ids[right])]; ok {
 			w.heap.push(bigram[int32]{order: m.rank, left: left, right: right, id: m.id,

@@ -342,3 +342,16 @@ func ExampleTokenizer_Encode() {
 	fmt.Println(ids, err)
 	// Output: [104 101 108 256] <nil>
 }
+
+func TestAtLeast(t *testing.T) {
+	tok := smallBPE(t, "gpt-2", []string{"a a", "aa aa", "aaaa aaaa"}, extra{"<|control|>", control})
+	for _, text := range []string{"", "a", strings.Repeat("a", 800), strings.Repeat("<|control|>", 9), "abc", "日本"} {
+		ids, err := tok.Encode(text, true)
+		if least := tok.AtLeast(text); err != nil || least > len(ids) || text != "" && least == 0 {
+			t.Errorf("%.20q has %d ids (%v), AtLeast says %d", text, len(ids), err, least)
+		}
+	}
+	if got := tok.AtLeast(strings.Repeat("x", 1100)); got != 100 {
+		t.Errorf("1100 bytes, 11 a token at most: %d", got)
+	}
+}

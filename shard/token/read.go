@@ -153,8 +153,11 @@ func set(words ...string) map[string]bool {
 // setPieces stores the bytes of every token.
 func (t *Tokenizer) setPieces(piece func(dst []byte, id int) []byte) error {
 	t.ends = make([]uint32, len(t.texts))
+	t.longest = 4 // the unknown token may stand for any character
 	for id := range t.texts {
+		before := len(t.pieces)
 		t.pieces = piece(t.pieces, id)
+		t.longest = max(t.longest, len(t.pieces)-before)
 		if len(t.pieces) > 1<<30 {
 			return fmt.Errorf("the vocabulary's texts exceed 1 GiB")
 		}

@@ -12,8 +12,8 @@ package token
 
 import (
 	"fmt"
+	"slices"
 	"sort"
-	"strings"
 
 	"golang.org/x/text/unicode/norm"
 )
@@ -43,6 +43,7 @@ type Tokenizer struct {
 	pieces  []byte   // the bytes that each token stands for, back to back
 	ends    []uint32 // ends[i] is where token i's bytes end in pieces
 	special specials
+	longest int // bytes of text that one token stands for, at most
 	model   encoder
 	norm    bool
 
@@ -86,7 +87,7 @@ func (t *Tokenizer) encode(text string, special bool, guards []int) ([]int32, er
 		start = true // nothing or a special token stands before from
 	)
 	for i := 0; i < len(text); {
-		id, n := t.special.match(text, i, func(id int32, n int) bool {
+		id, n := t.special.match(text[i:], func(id int32, n int) bool {
 			if k := t.kinds[id]; k != control && k != unknown {
 				return true
 			}
@@ -160,6 +161,21 @@ func (t *Tokenizer) ControlTexts() []string {
 	return out
 }
 
+// BeginsControl says whether text begins with the text of a control token.
+func (t *Tokenizer) BeginsControl(text string) bool {
+	if text == "" {
+		return false
+	}
+	_, n := t.special.match(text, func(id int32, _ int) bool { return t.Control(id) })
+	return n > 0
+}
+
+// AtLeast is a number of ids that Encode(text) can't come below. It takes no time,
+// so a text that is too long for a model can be refused before Encode takes seconds.
+func (t *Tokenizer) AtLeast(text string) int {
+	return (len(text) + t.longest - 1) / t.longest
+}
+
 // Text is the token's name in the vocabulary, "" when there is no such id.
 func (t *Tokenizer) Text(id int32) string {
 	if id < 0 || int(id) >= len(t.texts) {
@@ -200,35 +216,42 @@ func (t *Tokenizer) Decode(ids []int32) []byte {
 }
 
 // specials finds special tokens in text: the leftmost one, the longest of those
-// that begin there.
-type specials [256][]specialToken
-
-type specialToken struct {
-	text string
-	id   int32
+// that begin there. A vocabulary may have thousands that begin alike, so those are
+// looked up by each length that occurs.
+type specials struct {
+	ids     map[string]int32
+	lengths [256][]int // by first byte, longest first
 }
 
 func newSpecials(texts []string, kinds []kind) (s specials) {
+	s.ids = map[string]int32{}
 	for id, text := range texts {
 		switch kinds[id] {
 		case control, defined, unknown:
 			if text != "" {
-				s[text[0]] = append(s[text[0]], specialToken{text, int32(id)})
+				s.ids[text] = int32(id)
+				list := s.lengths[text[0]]
+				if !slices.Contains(list, len(text)) {
+					s.lengths[text[0]] = append(list, len(text))
+				}
 			}
 		}
 	}
-	for _, list := range s {
-		sort.SliceStable(list, func(i, j int) bool { return len(list[i].text) > len(list[j].text) })
+	for _, list := range s.lengths {
+		slices.SortFunc(list, func(a, b int) int { return b - a })
 	}
 	return s
 }
 
-// match returns the longest special token that begins at text[i] and that ok
-// allows, and its length; 0 when there is none.
-func (s *specials) match(text string, i int, ok func(id int32, n int) bool) (int32, int) {
-	for _, t := range s[text[i]] {
-		if strings.HasPrefix(text[i:], t.text) && ok(t.id, len(t.text)) {
-			return t.id, len(t.text)
+// match returns the longest special token that text, which is not empty, begins with
+// and that ok allows, and its length; 0 when there is none.
+func (s *specials) match(text string, ok func(id int32, n int) bool) (int32, int) {
+	for _, n := range s.lengths[text[0]] {
+		if n > len(text) {
+			continue
+		}
+		if id, found := s.ids[text[:n]]; found && ok(id, n) {
+			return id, n
 		}
 	}
 	return none, 0
