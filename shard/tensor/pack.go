@@ -62,7 +62,6 @@ func (f *form) fillRow(panel []byte, r int, raw []byte, cols int) int {
 }
 
 func (f *form) fillFloats(dst []byte, lane int, raw []byte, cols int) int {
-	le := binary.LittleEndian
 	step := f.unitBytes()
 	exp := uint16(0x7c00) // all ones in a float16 that is not finite
 	if f.id == formBF16 {
@@ -93,8 +92,8 @@ func (f *form) readBlock(raw []byte, u int, b *block) {
 	case formQ8:
 		s := raw[u*34:][:34]
 		b.d = [2]byte(s)
-		for i, q := range s[2:] {
-			b.q[i] = q ^ 0x80
+		for i := range words {
+			b.put(i, le.Uint64(s[2+8*i:])^0x8080808080808080)
 		}
 	case formQ4z:
 		s := raw[u*18:][:18]
@@ -108,39 +107,54 @@ func (f *form) readBlock(raw []byte, u int, b *block) {
 		s := raw[u*22:][:22]
 		b.d = [2]byte(s)
 		b.nibbles(s[6:])
-		b.fifth(binary.LittleEndian.Uint32(s[2:]))
+		b.fifth(le.Uint32(s[2:]))
 	case formQ5m:
 		s := raw[u*24:][:24]
 		b.d, b.m = [2]byte(s), [2]byte(s[2:])
 		b.nibbles(s[8:])
-		b.fifth(binary.LittleEndian.Uint32(s[4:]))
+		b.fifth(le.Uint32(s[4:]))
 	case formQ4k:
 		s := raw[u/8*144:][:144]
 		b.superHead(s, u%8)
-		b.superNibbles(s[16:], u%8)
+		for i := range words {
+			b.put(i, b.superNibbles(s[16:], u%8, i))
+		}
 	case formQ5k:
 		s := raw[u/8*176:][:176]
 		b.superHead(s, u%8)
-		b.superNibbles(s[48:], u%8)
-		for i := range b.q {
-			b.q[i] |= s[16+i] >> (u % 8) & 1 << 4
+		for i := range words {
+			b.put(i, b.superNibbles(s[48:], u%8, i)|le.Uint64(s[16+8*i:])>>(u%8)&ones<<4)
 		}
 	case formQ6k:
 		b.six(raw[u/8*210:][:210], u%8)
 	}
 }
 
+// A block's 32 values are handled as four words of eight.
+const (
+	words   = blockValues / 8
+	ones    = 0x0101010101010101
+	nibbles = 15 * ones
+)
+
+var le = binary.LittleEndian
+
+func (b *block) put(i int, v uint64) { le.PutUint64(b.q[8*i:], v) }
+
 // nibbles reads 32 nibbles: the low ones are values 0..15, the high ones 16..31.
 func (b *block) nibbles(s []byte) {
-	for i, v := range s[:16] {
-		b.q[i], b.q[i+16] = v&15, v>>4
+	for i := range 2 {
+		v := le.Uint64(s[8*i:])
+		b.put(i, v&nibbles)
+		b.put(i+2, v>>4&nibbles)
 	}
 }
 
 // fifth adds bit 4 of each value.
 func (b *block) fifth(bits uint32) {
-	for i := range b.q {
-		b.q[i] |= byte(bits>>i&1) << 4
+	for i := range words {
+		one := uint64(bits>>(8*i)&0xff) * ones & 0x8040201008040201 // in byte k, bit k
+		b.put(i, le.Uint64(b.q[8*i:])|(one+0x7f*ones)>>7&ones<<4)   // any bit of a byte carries into its top
 	}
 }
 
@@ -155,11 +169,9 @@ func (b *block) superHead(s []byte, j int) {
 	b.sc, b.mn = k[j+4]&15|k[j-4]>>6<<4, k[j+4]>>4|k[j]>>6<<4
 }
 
-// superNibbles reads sub-block j: pairs of sub-blocks share 32 bytes.
-func (b *block) superNibbles(s []byte, j int) {
-	for i, v := range s[j/2*32:][:32] {
-		b.q[i] = v >> (j % 2 * 4) & 15
-	}
+// superNibbles reads word i of sub-block j: pairs of sub-blocks share 32 bytes.
+func (b *block) superNibbles(s []byte, j, i int) uint64 {
+	return le.Uint64(s[j/2*32+8*i:]) >> (j % 2 * 4) & nibbles
 }
 
 // six reads sub-block j of a Q6_K super-block: low nibbles (128 bytes), upper two bits (64 bytes), scales (16), d.
@@ -167,8 +179,8 @@ func (b *block) six(s []byte, j int) {
 	b.d = [2]byte(s[208:])
 	b.sc16 = [2]byte(s[192+2*j:])
 	lo, hi := s[j/4*64+j%2*32:][:32], s[128+j/4*32:][:32]
-	for i := range b.q {
-		b.q[i] = lo[i]>>(j%4/2*4)&15 | hi[i]>>(j%4*2)&3<<4
+	for i := range words {
+		b.put(i, le.Uint64(lo[8*i:])>>(j%4/2*4)&nibbles|le.Uint64(hi[8*i:])>>(j%4*2)&(3*ones)<<4)
 	}
 }
 
@@ -188,7 +200,6 @@ func (f *form) putScales(s []byte, j, lane int, b *block) {
 
 // putLines stores 32 weights of a lane. Four values are one dword, handled at once.
 func (f *form) putLines(dst []byte, lane int, q *[blockValues]byte) {
-	le := binary.LittleEndian
 	if f.bits == 8 {
 		for k := range 8 {
 			le.PutUint32(dst[k*64+lane*4:], le.Uint32(q[4*k:]))
@@ -232,7 +243,6 @@ func (f *form) getScales(s []byte, j, lane int, b *block) {
 }
 
 func (f *form) getLines(src []byte, lane int, q *[blockValues]byte) {
-	le := binary.LittleEndian
 	if f.bits == 8 {
 		for k := range 8 {
 			le.PutUint32(q[4*k:], le.Uint32(src[k*64+lane*4:]))
