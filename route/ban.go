@@ -10,6 +10,9 @@ const (
 	banFirst  = 15 * time.Second
 	banMost   = 10 * time.Minute
 	banSpread = 0.2
+	// severFirst is how long a link counts as down: a session that tries it in vain
+	// waits 3 s for its first token.
+	severFirst = time.Minute
 	// banMemory: a peer that made no trouble for this long after its ban starts anew.
 	banMemory = 30 * time.Minute
 	maxBans   = 1024
@@ -20,8 +23,9 @@ const (
 // sessions of a head and is not safe for concurrent use. Times are since any
 // fixed moment, the same for all calls.
 type Bans struct {
-	seed uint64
-	m    map[p2p.PeerID]ban
+	seed  uint64
+	m     map[p2p.PeerID]ban
+	links map[[2]p2p.PeerID]ban // from, to: cannot reach
 }
 
 type ban struct {
@@ -31,7 +35,7 @@ type ban struct {
 
 // NewBans returns an empty list; the seed fixes the spread.
 func NewBans(seed uint64) *Bans {
-	return &Bans{seed: seed, m: map[p2p.PeerID]ban{}}
+	return &Bans{seed: seed, m: map[p2p.PeerID]ban{}, links: map[[2]p2p.PeerID]ban{}}
 }
 
 // unit is the next number of [0, 1): SplitMix64 (Steele, Lea, Flood 2014).
@@ -46,19 +50,42 @@ func (b *Bans) unit() float64 {
 
 // Ban adds one failure of a peer and returns until when it is banned.
 func (b *Bans) Ban(id p2p.PeerID, now time.Duration) time.Duration {
-	e := b.m[id]
+	e := b.longer(b.m[id], banFirst, now)
+	put(b.m, id, e)
+	return e.until
+}
+
+// longer is a ban after one more failure.
+func (b *Bans) longer(e ban, first, now time.Duration) ban {
 	if now > e.until+banMemory {
 		e.times = 0
 	}
 	d := banMost
 	if e.times < 6 {
-		d = min(banMost, banFirst<<e.times)
+		d = min(banMost, first<<e.times)
 	}
-	e.times++
 	spread := 1 + banSpread*(2*b.unit()-1)
-	e.until = now + time.Duration(float64(d)*spread)
-	b.put(id, e, now)
-	return e.until
+	return ban{until: now + time.Duration(float64(d)*spread), times: e.times + 1}
+}
+
+// Sever remembers that one peer cannot reach another, so that the next session
+// need not find out by waiting. Not known to be better a while later, it is tried again.
+func (b *Bans) Sever(from, to p2p.PeerID, now time.Duration) {
+	pair := [2]p2p.PeerID{from, to}
+	if e := b.links[pair]; now >= e.until {
+		put(b.links, pair, b.longer(e, severFirst, now))
+	}
+}
+
+// Severed are the links that are down, as far as is known.
+func (b *Bans) Severed(now time.Duration) []Link {
+	var down []Link
+	for pair, e := range b.links {
+		if now < e.until {
+			down = append(down, Link{From: pair[0], To: pair[1], Down: true})
+		}
+	}
+	return down
 }
 
 // Rest keeps a peer out until a time without counting it as a failure: it was
@@ -66,7 +93,7 @@ func (b *Bans) Ban(id p2p.PeerID, now time.Duration) time.Duration {
 func (b *Bans) Rest(id p2p.PeerID, until, now time.Duration) {
 	e := b.m[id]
 	e.until = max(e.until, min(until, now+banMost))
-	b.put(id, e, now)
+	put(b.m, id, e)
 }
 
 // Forgive ends a peer's ban: it did what was asked.
@@ -83,16 +110,18 @@ func (b *Bans) Now(now time.Duration) map[p2p.PeerID]bool {
 	return set
 }
 
-// put stores an entry; a full list forgets the one that ended or ends first.
-func (b *Bans) put(id p2p.PeerID, e ban, now time.Duration) {
-	if _, ok := b.m[id]; !ok && len(b.m) >= maxBans {
-		var first p2p.PeerID
-		for k, v := range b.m {
-			if f := b.m[first]; first == "" || v.until < f.until || v.until == f.until && k < first {
-				first = k
+// put stores an entry; a full list forgets one of those that end first.
+func put[K comparable](m map[K]ban, k K, e ban) {
+	if _, ok := m[k]; !ok && len(m) >= maxBans {
+		first := time.Duration(1<<63 - 1)
+		for _, v := range m {
+			first = min(first, v.until)
+		}
+		for k, v := range m {
+			if v.until == first {
+				delete(m, k)
 			}
 		}
-		delete(b.m, first)
 	}
-	b.m[id] = e
+	m[k] = e
 }

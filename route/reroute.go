@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"time"
 
 	"github.com/meshnet/meshnet/p2p"
@@ -52,8 +53,8 @@ func (s *Session) blame(at time.Duration, f Failure) (cause string) {
 		}
 		return ban("peer lost")
 	case wire.CodeLinkDown:
-		if pair := [2]p2p.PeerID{f.Peer, f.Next}; f.Next != "" && !s.down[pair] {
-			s.down[pair] = true
+		if f.Next != "" && !s.down[[2]p2p.PeerID{f.Peer, f.Next}] {
+			s.sever(f.Peer, f.Next, at)
 			return "link down"
 		}
 		return ban("link down")
@@ -72,6 +73,13 @@ func (s *Session) blame(at time.Duration, f Failure) (cause string) {
 	// Codes that call it our own fault come here too. A stranger's word is no
 	// proof, so somebody else is asked; if it is true, the budget ends it.
 	return ban(fmt.Sprintf("refused (%s)", codeText(f)))
+}
+
+// sever has the head forward between two peers, for this session and, for a while,
+// for the head's others.
+func (s *Session) sever(from, to p2p.PeerID, at time.Duration) {
+	s.down[[2]p2p.PeerID{from, to}] = true
+	s.cfg.Bans.Sever(from, to, at)
 }
 
 func codeText(f Failure) string {
@@ -117,8 +125,7 @@ func (s *Session) query(at time.Duration, pardon map[p2p.PeerID]bool) Query {
 	banned := s.cfg.Bans.Now(at)
 	maps.Copy(banned, s.leaving)
 	maps.DeleteFunc(banned, func(id p2p.PeerID, _ bool) bool { return pardon[id] })
-	links := make([]Link, 0, len(s.view.Links)+len(s.down))
-	links = append(links, s.view.Links...)
+	links := append(slices.Clone(s.view.Links), s.cfg.Bans.Severed(at)...)
 	for pair := range s.down {
 		links = append(links, Link{From: pair[0], To: pair[1], Down: true})
 	}

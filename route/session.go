@@ -253,7 +253,7 @@ func (s *Session) opened(at time.Duration, ev Opened) []Action {
 		s.held = min(s.held, h)
 		if i+1 < len(s.route.Hops) && !ev.Linked[i] && !s.route.Hops[i].Star {
 			s.route.Hops[i].Star = true
-			s.down[[2]p2p.PeerID{s.route.Hops[i].Peer.ID, s.route.Hops[i+1].Peer.ID}] = true
+			s.sever(s.route.Hops[i].Peer.ID, s.route.Hops[i+1].Peer.ID, at)
 		}
 	}
 	s.lost, s.retries = false, 0

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -14,7 +15,7 @@ import (
 	"github.com/meshnet/meshnet/p2p"
 	"github.com/meshnet/meshnet/p2p/p2ptest"
 	"github.com/meshnet/meshnet/p2p/wire"
-	"github.com/meshnet/meshnet/route/hop"
+	"github.com/meshnet/meshnet/route"
 	"github.com/meshnet/meshnet/route/hop/hoptest"
 )
 
@@ -137,6 +138,87 @@ func TestEveryFrame(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestEveryPrefillFrame does the same to a prompt of several frames.
+func TestEveryPrefillFrame(t *testing.T) {
+	for _, l := range [][2]p2p.PeerID{{"head", "a"}, {"a", "b"}, {"b", "c"}, {"a", "head"}, {"c", "head"}, {"c", "b"}} {
+		for _, do := range []p2ptest.Action{p2ptest.ResetBefore, p2ptest.ResetMiddle, p2ptest.ResetAfter} {
+			for nth := 1; nth <= 4; nth++ {
+				for _, star := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s to %s, action %d, frame %d, star %v", l[0], l[1], do, nth, star), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							w := spares(t)
+							defer w.Close()
+							if star {
+								w.Dir.Link(route.Link{From: "a", To: "b", Down: true})
+								w.Net.Cut("a", "b")
+								if l == [2]p2p.PeerID{"a", "b"} {
+									l = [2]p2p.PeerID{"head", "b"}
+								}
+							}
+							w.Net.Fault(p2ptest.Fault{From: l[0], To: l[1], Protocol: p2p.ActivationProtocol, Nth: nth, Do: do})
+							c := begin(t, newMesh(w, "head").Backend(), 1, 1300)
+							defer c.b.Close()
+							c.steps(3)
+						})
+					})
+				}
+			}
+		}
+	}
+}
+
+// TestManyRows asks for rows of several frames, in a chain and in a star.
+func TestManyRows(t *testing.T) {
+	for _, star := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			w := spares(t)
+			defer w.Close()
+			w.Net.SetBuffer(2 << 10)
+			if star {
+				w.Dir.Link(route.Link{From: "a", To: "b", Down: true})
+				w.Dir.Link(route.Link{From: "b", To: "c", Down: true})
+				for _, id := range []p2p.PeerID{"a2", "b2", "c2"} {
+					w.Dir.Remove(id)
+				}
+			}
+			c := begin(t, newMesh(w, "head").Backend(), 1, 3000)
+			defer c.b.Close()
+			got, err := c.b.Forward(context.Background(), c.ids, 0, 1200)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !slices.Equal(got, hoptest.Expect(c.ids, testLayers, testHidden, 1200)) {
+				t.Error("the rows differ from an undisturbed run")
+			}
+			if st := c.b.Stats(); st.Route[0].Star != star || len(st.Recoveries) > 0 {
+				t.Errorf("route %+v, recoveries %+v", st.Route, st.Recoveries)
+			}
+		})
+	}
+}
+
+// TestSevered: a link that one session found down costs the next no time.
+func TestSevered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := world(t)
+		defer w.Close()
+		w.Join("a", 0, 6)
+		w.Join("b", 6, 12)
+		w.Net.BlackHole("a", "b")
+		m := newMesh(w, "head")
+		for i, most := range []time.Duration{4 * time.Second, time.Second} {
+			at := time.Now()
+			c := begin(t, m.Backend(), i, 10)
+			if d := time.Since(at); d > most {
+				t.Errorf("session %d began after %v", i, d)
+			}
+			c.steps(3)
+			c.b.Close()
+		}
+		w.Net.Heal("a", "b")
+	})
 }
 
 // TestLostFrames drops one frame silently: only deadlines can notice.
@@ -396,5 +478,3 @@ func TestLiar(t *testing.T) {
 		}
 	}
 }
-
-var _ = hop.Window

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -73,12 +74,13 @@ func (m *Mesh) Stateless() Backend { return &MeshBackend{m: m, stateless: true} 
 
 // Plan is the route that a session would take now.
 func (m *Mesh) Plan() (route.Route, error) {
+	at := time.Since(m.start)
 	m.mu.Lock()
-	banned := m.bans.Now(time.Since(m.start))
+	banned, severed := m.bans.Now(at), m.bans.Severed(at)
 	m.mu.Unlock()
 	d := m.cfg.Directory
 	return route.Plan(route.Query{
-		Layers: m.cfg.Layers, Model: m.cfg.Model, Offers: d.View(m.cfg.Model), Links: d.Links(), Banned: banned, Head: m.cfg.Head,
+		Layers: m.cfg.Layers, Model: m.cfg.Model, Offers: d.View(m.cfg.Model), Links: append(slices.Clone(d.Links()), severed...), Banned: banned, Head: m.cfg.Head,
 	})
 }
 

@@ -24,7 +24,8 @@ type Step struct {
 }
 
 // linkGrace is how much longer a step waits when every hop is alive but one has
-// not got the frame: the hop before it learns within 3 s that their link is dead.
+// not applied the frame: the hop before it learns within 3 s that their link is
+// dead, or it is busy with others.
 const linkGrace = 2 * time.Second
 
 // Step sends rows through the route and returns the last Want of them, Want x
@@ -201,7 +202,7 @@ func (c *Circuit) late(ctx context.Context, seq uint32, graced bool) *Error {
 			break
 		}
 	}
-	if !graced && stuck.i > 0 && !c.legs[stuck.i-1].star {
+	if !graced {
 		return nil
 	}
 	return &Error{Hop: stuck.i, Peer: stuck.hop.Peer.ID, Side: Local, Silent: true, Text: fmt.Sprintf("step %d", seq)}
