@@ -106,6 +106,7 @@ func Run(ctx context.Context, cfg JoinConfig) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, v.server.Close()) }()
+	v.node.registry.MustRegister(v.server)
 
 	// Serving.
 	v.serving.Store(v.server)

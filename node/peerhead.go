@@ -59,6 +59,7 @@ func OpenHead(ctx context.Context, cfg HeadConfig) (_ *HeadPeer, err error) {
 	if err != nil {
 		return nil, err
 	}
+	h.node.registry.MustRegister(h.mesh)
 	if h.Head, err = head.ForModel(cfg.Weights, h.weights, cfg.Runner, h.mesh.Backend, h.mesh.Stateless); err != nil {
 		return nil, err
 	}

@@ -53,6 +53,7 @@ type Mesh struct {
 	bans   *route.Bans // also serialises route.Session.Step, which uses it
 	live   map[*MeshBackend]struct{}
 	recent []Recovery
+	tally  tally
 }
 
 // NewMesh checks cfg.
@@ -338,6 +339,7 @@ func (b *MeshBackend) report() {
 	for _, r := range all[b.logged:] {
 		rec := recovery(r)
 		b.log.Info(rec.Cause+" -> re-prefill", "hop", rec.Hop, "peer", p2p.PeerID(rec.Peer).Short(), "ms", rec.Ms, "rows", rec.RowsReplayed)
+		b.m.tally.add(rec)
 		if len(b.m.recent) == keptRecoveries {
 			b.m.recent = b.m.recent[1:]
 		}

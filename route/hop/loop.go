@@ -3,6 +3,7 @@ package hop
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 )
 
@@ -27,6 +28,7 @@ type job struct {
 // job, so the queue is bounded by the number of sessions.
 type loop struct {
 	engine   Engine
+	waiting  atomic.Int64 // jobs that wait or are computed
 	decodes  chan *job
 	prefills chan *job
 	quit     chan struct{} // closed by stop
@@ -52,6 +54,8 @@ func (l *loop) do(ctx context.Context, w Work, decode bool) (micros int64, err e
 	if decode {
 		queue = l.decodes
 	}
+	l.waiting.Add(1)
+	defer l.waiting.Add(-1)
 	select {
 	case queue <- j:
 	case <-ctx.Done():

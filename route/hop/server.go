@@ -67,9 +67,10 @@ const (
 // Invariant: s.sessions has at most one session an id, the one of the highest
 // epoch seen; a session's cache entry is touched by that session's worker alone.
 type Server struct {
-	cfg  ServerConfig
-	log  *slog.Logger
-	loop *loop
+	cfg   ServerConfig
+	log   *slog.Logger
+	loop  *loop
+	count counters
 
 	mu       sync.Mutex
 	sessions map[wire.SessionID]*session
@@ -218,6 +219,7 @@ type refusal struct {
 // refuse answers and ends a stream.
 func (s *Server) refuse(c *conn, o *wire.Open, r refusal) {
 	err := c.write(&wire.Error{Session: o.Session, Epoch: o.Epoch, Code: r.code, Retry: uint32(r.retry.Milliseconds()), Text: r.text}, 0)
+	s.count.refuse(r.code)
 	s.log.Info("refused a stream", "peer", c.peer.Short(), "code", r.code.String(), "why", r.text)
 	if err == nil {
 		_ = c.s.Close()
@@ -261,6 +263,7 @@ func (s *Server) register(c *conn, o *wire.Open) (ss, old *session, no *refusal)
 			return nil, nil, no
 		}
 	}
+	s.count.opened.Add(1)
 	ss = newSession(s, c, o)
 	s.sessions[o.Session] = ss
 	if old != nil {

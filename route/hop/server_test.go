@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/goleak"
 
 	"github.com/meshnet/meshnet/p2p"
@@ -482,6 +483,37 @@ func TestPing(t *testing.T) {
 			t.Errorf("%+v after %v", p, time.Since(at))
 		}
 		expect(t, r.get(), 5)
+	})
+}
+
+// TestMetrics are consistent and tell what was refused.
+func TestMetrics(t *testing.T) {
+	bubble(t, func(t *testing.T, w *hoptest.World) {
+		r, _ := ready(w, "head", "p", open())
+		defer r.s.Close()
+		r.send(step(1, 0, 4))
+		expect(t, r.get(), 4)
+		r.send(step(2, 9, 1))
+		r.get()
+		reg := prometheus.NewPedanticRegistry()
+		if err := reg.Register(w.Peer("p").Server); err != nil {
+			t.Fatal(err)
+		}
+		all, err := reg.Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]float64{}
+		for _, f := range all {
+			for _, m := range f.Metric {
+				got[f.GetName()] += m.GetCounter().GetValue() + m.GetGauge().GetValue()
+			}
+		}
+		for name, want := range map[string]float64{"meshnet_hop_sessions": 1, "meshnet_hop_steps_total": 1, "meshnet_hop_rows_total": 4, "meshnet_hop_refused_total": 1} {
+			if got[name] != want {
+				t.Errorf("%s is %v, want %v", name, got[name], want)
+			}
+		}
 	})
 }
 

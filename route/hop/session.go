@@ -223,6 +223,7 @@ func (ss *session) end(cause error) {
 // tell reports to the head. A failing write resets the stream, which its reader sees.
 func (ss *session) tell(e wire.Error) {
 	e.Session, e.Epoch = ss.open.Session, ss.open.Epoch
+	ss.srv.count.refuse(e.Code)
 	if e.Code != wire.CodeCacheMiss {
 		ss.srv.log.Info("step refused", "session", short(e.Session), "seq", e.Seq, "code", e.Code.String(), "why", e.Text)
 	}

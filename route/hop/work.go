@@ -68,6 +68,7 @@ func (ss *session) again(it item) {
 		ss.tell(wire.Error{Seq: a.Seq, Code: wire.CodeBadFrame, Text: "the step was applied with other rows"})
 		return
 	}
+	ss.srv.count.repeats.Add(1)
 	ss.deliver(it, ss.saved.x)
 }
 
@@ -97,6 +98,10 @@ func (ss *session) apply(it item) {
 	ss.frames.Add(1)
 	ss.rows.Add(uint64(a.Rows))
 	ss.micros.Add(uint64(micros))
+	count := &ss.srv.count
+	count.steps.Add(1)
+	count.rows.Add(uint64(a.Rows))
+	count.micros.Add(uint64(micros))
 	ss.lastSeq.Store(a.Seq)
 	ss.deliver(it, it.x)
 }
