@@ -275,8 +275,8 @@ func (m *Mesh) shareModels(ctx context.Context) error {
 }
 
 // WaitReady returns when every node that runs serves, and sees all of them do so.
-func (m *Mesh) WaitReady(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, m.cfg.Ready)
+func (m *Mesh) WaitReady(parent context.Context) error {
+	ctx, cancel := context.WithTimeout(parent, m.cfg.Ready)
 	defer cancel()
 	for {
 		why := m.ready(ctx)
@@ -290,6 +290,9 @@ func (m *Mesh) WaitReady(ctx context.Context) error {
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
+			if parent.Err() != nil {
+				return fmt.Errorf("stopped before the mesh was ready: %w", context.Cause(parent))
+			}
 			return fmt.Errorf("the mesh is not ready after %v: %w", m.cfg.Ready, why)
 		}
 	}
