@@ -14,6 +14,7 @@ import (
 
 	"github.com/meshnet/meshnet/shard/gguf"
 	"github.com/meshnet/meshnet/shard/token"
+	"github.com/meshnet/meshnet/testnet/realmodel"
 )
 
 // The test binary is also the child that renders.
@@ -73,16 +74,9 @@ func conversations(t testing.TB, path string) (out []conversation) {
 	return out
 }
 
-// model opens a GGUF named by an environment variable; see token's tests.
-func model(t testing.TB, env string, required bool) (*token.Tokenizer, Template) {
+// model opens the tokenizer and template of a real model.
+func model(t testing.TB, path string) (*token.Tokenizer, Template) {
 	t.Helper()
-	path := os.Getenv(env)
-	if path == "" {
-		if required && os.Getenv("MESHNET_OFFLINE") != "1" {
-			t.Fatalf("%s is not set: it names the GGUF whose template this test needs (MESHNET_OFFLINE=1 skips it)", env)
-		}
-		t.Skipf("%s is not set: it names a GGUF of hundreds of megabytes", env)
-	}
 	f, err := gguf.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -97,12 +91,12 @@ func model(t testing.TB, env string, required bool) (*token.Tokenizer, Template)
 
 // The rendered texts are Python's Jinja2 on the files' own templates.
 func TestGoldenSmolLM2(t *testing.T) {
-	tok, tmpl := model(t, "MESHNET_TEST_SMOLLM2", true)
+	tok, tmpl := model(t, realmodel.SmolLM2(t))
 	checkGolden(t, tok, tmpl, "testdata/smollm2.jsonl")
 }
 
 func TestGoldenQwen2(t *testing.T) {
-	tok, tmpl := model(t, "MESHNET_TEST_QWEN05", false)
+	tok, tmpl := model(t, realmodel.Qwen05(t))
 	checkGolden(t, tok, tmpl, "testdata/qwen2.jsonl")
 }
 

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/meshnet/meshnet/testnet/realmodel"
 )
 
 // alphabet is the 256 tokens of single bytes, in the order of the bytes.
@@ -317,9 +319,9 @@ func FuzzBPE(f *testing.F) {
 }
 
 func BenchmarkEncode(b *testing.B) {
-	for _, env := range []string{"MESHNET_TEST_SMOLLM2", "MESHNET_TEST_QWEN05", "MESHNET_TEST_GEMMA"} {
-		b.Run(strings.TrimPrefix(env, "MESHNET_TEST_"), func(b *testing.B) {
-			tok := openModel(b, env, false)
+	for name, path := range map[string]func(testing.TB) string{"smollm2": realmodel.SmolLM2, "qwen2": realmodel.Qwen05} {
+		b.Run(name, func(b *testing.B) {
+			tok := openModel(b, path(b))
 			text := strings.Repeat("The quick brown fox jumps over the lazy dog, 1234 times.\n\tfor i := range n { fmt.Println(\"é 你好\") }\n", 200)
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {

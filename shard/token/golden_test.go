@@ -12,20 +12,13 @@ import (
 	"unicode/utf8"
 
 	"github.com/meshnet/meshnet/shard/gguf"
+	"github.com/meshnet/meshnet/testnet/realmodel"
 )
 
-// openModel opens the tokenizer of the GGUF named by an environment variable. The
-// vocabularies are too large to keep here. Without the file, a required model
-// fails the test unless MESHNET_OFFLINE=1 was set by hand.
-func openModel(t testing.TB, env string, required bool) *Tokenizer {
+// openModel opens the tokenizer of a real model. Such vocabularies are too large to
+// keep here.
+func openModel(t testing.TB, path string) *Tokenizer {
 	t.Helper()
-	path := os.Getenv(env)
-	if path == "" {
-		if required && os.Getenv("MESHNET_OFFLINE") != "1" {
-			t.Fatalf("%s is not set: it names the GGUF whose vocabulary this test needs (MESHNET_OFFLINE=1 skips it)", env)
-		}
-		t.Skipf("%s is not set: it names a large GGUF, %s", env, map[bool]string{true: "and MESHNET_OFFLINE=1", false: "which is optional"}[required])
-	}
 	f, err := gguf.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -117,20 +110,19 @@ func missing(tok *Tokenizer, text string) string {
 }
 
 func TestGoldenSmolLM2(t *testing.T) {
-	checkGolden(t, openModel(t, "MESHNET_TEST_SMOLLM2", true), "testdata/smollm2.jsonl")
+	checkGolden(t, openModel(t, realmodel.SmolLM2(t)), "testdata/smollm2.jsonl")
 }
 
 func TestGoldenQwen2(t *testing.T) {
-	checkGolden(t, openModel(t, "MESHNET_TEST_QWEN05", false), "testdata/qwen2.jsonl")
+	checkGolden(t, openModel(t, realmodel.Qwen05(t)), "testdata/qwen2.jsonl")
 }
 
 // Gemma's vocabulary and whatever is made of it stay out of the repository: its
-// terms are not open source. MESHNET_TEST_GEMMA_GOLDEN names such a file of ids.
+// terms are not open source. Two variables name the model and its ids.
 func TestGoldenGemma(t *testing.T) {
-	tok := openModel(t, "MESHNET_TEST_GEMMA", false)
-	path := os.Getenv("MESHNET_TEST_GEMMA_GOLDEN")
-	if path == "" {
-		t.Skip("MESHNET_TEST_GEMMA_GOLDEN is not set")
+	path, golden := os.Getenv("MESHNET_TEST_GEMMA"), os.Getenv("MESHNET_TEST_GEMMA_GOLDEN")
+	if path == "" || golden == "" {
+		t.Skip("MESHNET_TEST_GEMMA and MESHNET_TEST_GEMMA_GOLDEN are not set")
 	}
-	checkGolden(t, tok, path)
+	checkGolden(t, openModel(t, path), golden)
 }
