@@ -93,3 +93,14 @@ func TestParseBytes(t *testing.T) {
 		}
 	}
 }
+
+func FuzzParseBytes(f *testing.F) {
+	for _, s := range []string{"1", "1 KiB", "9223372036854775807", "8388608TiB", "-1", "kib", "1 2 mib"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if n, err := ParseBytes(s); err == nil && n < 0 {
+			t.Errorf("%q is %d", s, n)
+		}
+	})
+}
