@@ -67,6 +67,7 @@ func (h *Hearts) Watch(peer p2p.Peer) *Beat {
 			return &Beat{h: h, on: on}
 		}
 		h.m[peer.ID] = on
+		h.protect(peer.ID, "heart")
 		h.wg.Add(1)
 		go h.run(ctx, on)
 	}
@@ -84,11 +85,36 @@ func (b *Beat) Stop() {
 		defer b.h.mu.Unlock()
 		if b.on.watchers--; b.on.watchers <= 0 {
 			b.on.cancel()
-			if b.h.m[b.on.peer.ID] == b.on {
-				delete(b.h.m, b.on.peer.ID)
-			}
+			b.h.remove(b.on)
 		}
 	})
+}
+
+// remove ends a heart for those who come later. The lock is held.
+func (h *Hearts) remove(on *heart) {
+	if h.m[on.peer.ID] == on {
+		delete(h.m, on.peer.ID)
+		h.unprotect(on.peer.ID, "heart")
+	}
+}
+
+// protector is a host that closes idle connections, and can be told which are not.
+type protector interface {
+	Protect(id p2p.PeerID, tag string)
+	Unprotect(id p2p.PeerID, tag string)
+}
+
+// protect keeps the connection to a peer open for a reason.
+func (h *Hearts) protect(id p2p.PeerID, tag string) {
+	if p, ok := h.streamer.(protector); ok {
+		p.Protect(id, tag)
+	}
+}
+
+func (h *Hearts) unprotect(id p2p.PeerID, tag string) {
+	if p, ok := h.streamer.(protector); ok {
+		p.Unprotect(id, tag)
+	}
 }
 
 // RTTs are the last measured round trips of the peers watched so far.
@@ -125,9 +151,7 @@ func (h *Hearts) run(ctx context.Context, on *heart) {
 		}
 	}
 	h.mu.Lock()
-	if h.m[on.peer.ID] == on {
-		delete(h.m, on.peer.ID)
-	}
+	h.remove(on)
 	h.mu.Unlock()
 	on.cancel()
 	close(on.dead)

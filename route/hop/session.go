@@ -92,6 +92,9 @@ func (s *Server) serveHead(ctx context.Context, c *conn, o *wire.Open) {
 		s.refuse(c, o, *no)
 		return
 	}
+	tag := fmt.Sprintf("session %x %d", o.Session[:4], o.Epoch)
+	s.cfg.Hearts.protect(c.peer, tag)
+	defer s.cfg.Hearts.unprotect(c.peer, tag)
 	held, no := ss.admit(old)
 	if no != nil {
 		ss.end(errClosed)
