@@ -495,3 +495,20 @@ func TestManyStreamsAtOnce(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestThawAfterTheStreamIsGone(t *testing.T) {
+	inBubble(t, nil, func(s *scene) {
+		s.net.Freeze("bob")
+		s.a.Reset()
+		go func() { time.Sleep(time.Second); s.net.Thaw("bob") }()
+		start := time.Now()
+		s.readFails(s.b, ErrReset)
+		s.took(start, time.Second)
+	})
+	inBubble(t, nil, func(s *scene) {
+		s.net.Freeze("bob")
+		s.a.Reset()
+		go func() { time.Sleep(time.Second); s.net.Kill("bob") }()
+		s.readFails(s.b, ErrReset)
+	})
+}
