@@ -42,8 +42,8 @@ func TestKernelSetsOfThisCPU(t *testing.T) {
 func TestCallOffsets(t *testing.T) {
 	var c call
 	got := []uintptr{unsafe.Offsetof(c.scales), unsafe.Offsetof(c.lines), unsafe.Offsetof(c.steps),
-		unsafe.Offsetof(c.a), unsafe.Offsetof(c.out), unsafe.Offsetof(c.outRow)}
-	if want := []uintptr{0, 8, 16, 24, 32, 40}; !slices.Equal(got, want) {
+		unsafe.Offsetof(c.a), unsafe.Offsetof(c.out), unsafe.Offsetof(c.outRow), unsafe.Offsetof(c.resume)}
+	if want := []uintptr{0, 8, 16, 24, 32, 40, 48}; !slices.Equal(got, want) {
 		t.Errorf("offsets %v, assembly uses %v", got, want)
 	}
 }

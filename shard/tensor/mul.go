@@ -3,6 +3,7 @@ package tensor
 import (
 	"fmt"
 	"runtime"
+	"unsafe"
 
 	"github.com/meshnet/meshnet/shard/pool"
 )
@@ -44,6 +45,8 @@ const (
 	// A chunk below this many bytes of weights times tiles costs less than handing it to another thread (some 2 us).
 	minChunkBytes   = 32 << 10
 	chunksPerThread = 8
+	// A call reads at most this much of a panel, which takes under 100 us: assembly cannot be stopped for the collector.
+	maxCallBytes = 1 << 20
 )
 
 // split chooses the number of chunks: enough of them that a thread that comes late or is slow holds up little, few
@@ -73,7 +76,7 @@ func (j *job) chunk(i int) {
 	if m.form.float() {
 		rowBytes = m.cols * 4
 	}
-	c := &call{steps: m.form.steps(m.cols)}
+	c := new(call)
 	for p := p0; p < p1; p++ {
 		for t := t0; t < t1; t++ {
 			rows := min(j.acts.width, j.n-t*j.acts.width)
@@ -96,7 +99,7 @@ func (j *job) panel(c *call, p, rows int, out []float32) {
 			return
 		}
 		c.out, c.outRow = &out[g*groupRows], m.rows*4
-		invoke(k, c)
+		j.run(k, c, rows)
 	}
 }
 
@@ -104,9 +107,30 @@ func (j *job) panel(c *call, p, rows int, out []float32) {
 func (j *job) ragged(k *kernel, c *call, rows, width int, out []float32) {
 	buf := make([]float32, rows*panelRows)
 	c.out, c.outRow = &buf[0], panelRows*4
-	invoke(k, c)
+	j.run(k, c, rows)
 	for v := range rows {
 		copy(out[v*j.m.rows:][:width], buf[v*panelRows:])
+	}
+}
+
+// run calls a kernel, in several calls if the rows are long.
+func (j *job) run(k *kernel, c *call, rows int) {
+	f, total := j.m.form, j.m.form.steps(j.m.cols)
+	most := max(1, maxCallBytes/f.unitBytes())
+	rowBytes := f.blocks() * actBlockBytes
+	if f.float() {
+		rowBytes = 4
+	}
+	piece := *c
+	for done := 0; done < total; done += piece.steps {
+		piece.steps = min(most, total-done)
+		piece.resume = min(1, done)
+		invoke(k, &piece)
+		if done+piece.steps < total {
+			piece.scales = (*byte)(unsafe.Add(unsafe.Pointer(piece.scales), piece.steps*f.unitBytes()))
+			piece.lines = (*byte)(unsafe.Add(unsafe.Pointer(piece.lines), piece.steps*f.unitBytes()))
+			piece.a = (*byte)(unsafe.Add(unsafe.Pointer(piece.a), piece.steps*rows*rowBytes))
+		}
 	}
 }
 

@@ -17,8 +17,8 @@ import (
 	"github.com/meshnet/meshnet/shard/pool"
 )
 
-// MaxCols bounds the length of a row, so that one kernel call stays far under 100 us and sums of blocks cannot overflow.
-const MaxCols = 1 << 18
+// MaxCols bounds the length of a row, far above any model's.
+const MaxCols = 1 << 20
 
 // Matrix is a packed weight matrix of Rows x Cols. It is safe for concurrent use; Close frees its memory.
 type Matrix struct {

@@ -13,6 +13,7 @@ type call struct {
 	a      *byte    // activation tile
 	out    *float32 // first output of the first row of activations; the groups' outputs are adjacent
 	outRow int      // bytes from one activation row's outputs to the next's
+	resume int      // 1: begin with the sums that out holds, not with 0
 }
 
 // twin is the kernel of a form for one group and a tile of t rows, in plain Go. It is the definition of the form's outputs:
@@ -34,7 +35,7 @@ func twin(f *form, t int) func(c *call) {
 func twinQuant(f *form, t int, c *call) {
 	nb := c.steps * f.blocks()
 	a := unsafe.Slice((*uint32)(unsafe.Pointer(c.a)), nb*actFields*t)
-	var acc [maxTile][groupRows]float32
+	acc := c.load(t)
 	var q [groupRows][blockValues]int32
 	var d, d1, m [groupRows]float32
 	for b := range nb {
@@ -104,7 +105,7 @@ func (c *call) linesOf(f *form, b int) *byte {
 
 func twinFloat(f *form, t int, c *call) {
 	x := unsafe.Slice((*float32)(unsafe.Pointer(c.a)), c.steps*t)
-	var acc [maxTile][groupRows]float32
+	acc := c.load(t)
 	for i := range c.steps {
 		w := unsafe.Slice(c.linesOf(f, i), f.lineBytes)
 		for r := range groupRows {
@@ -117,8 +118,19 @@ func twinFloat(f *form, t int, c *call) {
 	c.store(&acc, t)
 }
 
+func (c *call) output(v int) *[groupRows]float32 {
+	return (*[groupRows]float32)(unsafe.Add(unsafe.Pointer(c.out), v*c.outRow))
+}
+
+func (c *call) load(t int) (acc [maxTile][groupRows]float32) {
+	for v := 0; v < t && c.resume == 1; v++ {
+		acc[v] = *c.output(v)
+	}
+	return acc
+}
+
 func (c *call) store(acc *[maxTile][groupRows]float32, t int) {
 	for v := range t {
-		*(*[groupRows]float32)(unsafe.Add(unsafe.Pointer(c.out), v*c.outRow)) = acc[v]
+		*c.output(v) = acc[v]
 	}
 }

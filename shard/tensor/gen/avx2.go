@@ -56,9 +56,8 @@ func (k *ymm) write() {
 	k.prologue()
 	n := 2 * k.sh.groups * k.sh.tile
 	k.sum = r.some(n)
-	for _, x := range k.sum {
-		k.p("VPXOR %s, %s, %s", x, x, x)
-	}
+	x := sums{k.sh, 2, 32, func(g, t, h int) string { return k.sum[k.index(g, t, h)] }}
+	k.begin(x, "VPXOR")
 	if k.f.float() {
 		k.floats(r)
 	} else {
@@ -76,7 +75,7 @@ func (k *ymm) write() {
 			}
 		})
 	}
-	k.epilogue(k.sh, 2, 32, func(g, t, h int) string { return k.sum[k.index(g, t, h)] })
+	k.end(x)
 }
 
 func (k *ymm) block() {

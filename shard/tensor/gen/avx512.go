@@ -44,11 +44,8 @@ func (k *zmm) write() {
 	for range k.sh.groups {
 		k.sum = append(k.sum, r.some(k.sh.tile))
 	}
-	for _, g := range k.sum {
-		for _, x := range g {
-			k.p("VPXORD %s, %s, %s", x, x, x)
-		}
-	}
+	x := sums{k.sh, 1, 64, func(g, t, _ int) string { return k.sum[g][t] }}
+	k.begin(x, "VPXORD")
 	switch {
 	case k.f.float():
 		k.floats(r)
@@ -60,7 +57,7 @@ func (k *zmm) write() {
 			k.rows(r)
 		}
 	}
-	k.epilogue(k.sh, 1, 64, func(g, t, _ int) string { return k.sum[g][t] })
+	k.end(x)
 }
 
 func (k *zmm) masks(r *registers) {

@@ -62,6 +62,7 @@ const (
 	callA      = 24
 	callOut    = 32
 	callOutRow = 40
+	callResume = 48
 )
 
 // Offsets inside a group's scales of a unit.
@@ -139,20 +140,40 @@ func (s *source) blocks(f *form, tile int, body func()) {
 	s.p("JNZ loop")
 }
 
-// epilogue stores the sums: reg(g, t, piece) for pieces of bytes each.
-func (s *source) epilogue(sh shape, pieces, bytes int, reg func(g, t, piece int) string) {
-	s.p("MOVQ %d(DX), DI", callOut)
-	s.p("MOVQ %d(DX), AX", callOutRow)
-	for t := range sh.tile {
-		for g := range sh.groups {
-			for piece := range pieces {
-				s.p("VMOVUPS %s, %d(DI)", reg(g, t, piece), g*64+piece*bytes)
+// sums is where a kernel's outputs are while it runs: reg(g, t, piece), pieces of bytes each.
+type sums struct {
+	sh            shape
+	pieces, bytes int
+	reg           func(g, t, piece int) string
+}
+
+// each writes instr for every register of the sums, with its place in the output (AX).
+func (s *source) each(x sums, instr func(reg, at string)) {
+	s.p("MOVQ %d(DX), AX", callOut)
+	for t := range x.sh.tile {
+		for g := range x.sh.groups {
+			for piece := range x.pieces {
+				instr(x.reg(g, t, piece), fmt.Sprintf("%d(AX)", g*64+piece*x.bytes))
 			}
 		}
-		if t < sh.tile-1 {
-			s.p("ADDQ AX, DI")
+		if t < x.sh.tile-1 {
+			s.p("ADDQ %d(DX), AX", callOutRow)
 		}
 	}
+}
+
+// begin sets the sums to zero, or to what the output holds.
+func (s *source) begin(x sums, xor string) {
+	s.each(x, func(reg, _ string) { s.p("%s %s, %s, %s", xor, reg, reg, reg) })
+	s.p("CMPQ %d(DX), $0", callResume)
+	s.p("JEQ  start")
+	s.each(x, func(reg, at string) { s.p("VMOVUPS %s, %s", at, reg) })
+	s.label("start")
+}
+
+// end stores the sums and returns.
+func (s *source) end(x sums) {
+	s.each(x, func(reg, at string) { s.p("VMOVUPS %s, %s", reg, at) })
 	s.p("VZEROUPPER")
 	s.p("RET")
 }
