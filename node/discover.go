@@ -30,6 +30,7 @@ const (
 	askFailed    = time.Second     // so is one that did not answer, four times as long each time
 	askMost      = 5 * time.Minute
 	recheckAfter = 500 * time.Millisecond
+	firstSamples = 3 // round trips measured when a peer is met
 	asksAtOnce   = 8
 	maxAsked     = 4096 // peers of which we know when they were asked
 )
@@ -169,8 +170,14 @@ func (d *Discovery) ask(ctx context.Context, p p2p.Peer, asking *sync.WaitGroup)
 	}
 	asking.Go(func() {
 		defer func() { <-d.slots }()
+		_, measured := d.offers.RTT(p.ID)
 		_, err := d.offers.Ask(ctx, p)
 		d.answered(p.ID, err == nil)
+		for range firstSamples - 1 { // the first exchange warms up; a route needs the link's own time
+			if err == nil && !measured {
+				_, err = d.offers.Ask(ctx, p)
+			}
+		}
 		if err != nil && ctx.Err() == nil {
 			d.cfg.Logger.Debug("peer does not tell what it serves", "peer", p.ID.Short(), "err", err)
 		}
@@ -475,8 +482,7 @@ func (d *Discovery) WaitView(ctx context.Context, model wire.Fingerprint, please
 
 // RTT is the round trip to a peer, if it was measured lately.
 func (d *Discovery) RTT(id p2p.PeerID) (time.Duration, bool) {
-	rtt, ok := d.offers.RTTs()[id]
-	return rtt, ok
+	return d.offers.RTT(id)
 }
 
 // Links are the round trips that we measured, and those that peers state in their

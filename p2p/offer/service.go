@@ -23,6 +23,7 @@ const (
 	askPerRound             = 32              // peers asked in one refresh
 	serveAtOnce             = 64              // exchanges that others may have with us
 	askBurst, asksPerSecond = 20, 2           // of one peer to us
+	maxWarned               = 256
 	rttMemory               = 10 * time.Minute
 	leaveTimeout            = 1500 * time.Millisecond
 )
@@ -58,6 +59,7 @@ type Service struct {
 	cursor int // where the next answer starts among the offers of others
 	rtts   map[p2p.PeerID]*samples
 	asks   map[p2p.PeerID]*bucket
+	warned map[p2p.PeerID]bool // peers about which a person was told
 }
 
 // bucket bounds how often one peer may ask: an answer costs us signature checks.
@@ -94,7 +96,7 @@ func New(cfg Config) (*Service, error) {
 	s := &Service{
 		cfg: cfg, table: NewTable(cfg.Network, cfg.Signer.Self(), cfg.Verify, cfg.Now),
 		slots: make(chan struct{}, serveAtOnce), wake: make(chan struct{}, 1),
-		rtts: map[p2p.PeerID]*samples{}, asks: map[p2p.PeerID]*bucket{},
+		rtts: map[p2p.PeerID]*samples{}, asks: map[p2p.PeerID]*bucket{}, warned: map[p2p.PeerID]bool{},
 	}
 	cfg.Mux.Handle(p2p.OfferProtocol, s.serve)
 	return s, nil
@@ -237,7 +239,9 @@ func (s *Service) exchange(ctx context.Context, st p2p.Stream) (Heard, error) {
 		return h, fmt.Errorf("answered with a frame of kind %d", f.Kind())
 	}
 	if answer.Network != s.cfg.Network {
-		return h, fmt.Errorf("%w: %q, ours is %q (start both with the same --network)", ErrNetwork, answer.Network, s.cfg.Network)
+		err := fmt.Errorf("%w: %q, ours is %q (start both with the same --network)", ErrNetwork, answer.Network, s.cfg.Network)
+		s.warn(st.Remote(), "a peer belongs to another mesh", err)
+		return h, err
 	}
 	s.measured(st.Remote(), h.RTT)
 	s.learn(&h, answer.Offers, st.Remote())
@@ -257,17 +261,29 @@ func (s *Service) measured(peer p2p.PeerID, rtt time.Duration) {
 	m.at = s.cfg.Now()
 }
 
-// RTTs are the round trips to peers that answered in the last ten minutes, each the
-// least of its last four.
+// RTT is the round trip to a peer that answered in the last ten minutes: the least of
+// its last four.
+func (s *Service) RTT(peer p2p.PeerID) (time.Duration, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.rtts[peer]; m != nil {
+		return m.least(), true
+	}
+	return 0, false
+}
+
+// RTTs are all that RTT knows.
 func (s *Service) RTTs() map[p2p.PeerID]time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	out := make(map[p2p.PeerID]time.Duration, len(s.rtts))
 	for peer, m := range s.rtts {
-		out[peer] = slices.Min(m.last[:min(m.n, len(m.last))])
+		out[peer] = m.least()
 	}
 	return out
 }
+
+func (m *samples) least() time.Duration { return slices.Min(m.last[:min(m.n, len(m.last))]) }
 
 // sweepPeers forgets measurements that say nothing any more, and buckets that are full.
 func (s *Service) sweepPeers() {
@@ -287,8 +303,11 @@ func (s *Service) sweepPeers() {
 }
 
 func (s *Service) learn(h *Heard, offers []wire.SignedOffer, from p2p.PeerID) {
-	for _, so := range offers {
+	for i, so := range offers {
 		changed, err := s.table.Add(so, from)
+		if i == 0 && (errors.Is(err, ErrFuture) || errors.Is(err, ErrExpired)) { // its own, just signed
+			s.warn(from, "a peer's offer can't be used: check the clocks of both machines", err)
+		}
 		switch {
 		case changed:
 			h.Learned++
@@ -301,6 +320,20 @@ func (s *Service) learn(h *Heard, offers []wire.SignedOffer, from p2p.PeerID) {
 	}
 	if h.Why != nil {
 		s.cfg.Logger.Debug("offers not believed", "from", from.Short(), "count", h.Refused, "err", h.Why)
+	}
+}
+
+// warn tells a person once about a peer.
+func (s *Service) warn(peer p2p.PeerID, what string, err error) {
+	s.mu.Lock()
+	known := s.warned[peer]
+	if len(s.warned) >= maxWarned {
+		clear(s.warned)
+	}
+	s.warned[peer] = true
+	s.mu.Unlock()
+	if !known {
+		s.cfg.Logger.Warn(what, "peer", string(peer), "err", err)
 	}
 }
 

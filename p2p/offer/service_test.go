@@ -1,11 +1,14 @@
 package offer
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -226,6 +229,45 @@ func TestOtherNetwork(t *testing.T) {
 			m.expect(i)
 		}
 	})
+}
+
+// A peer whose clock is wrong is not believed, and both sides are told why, once.
+func TestWrongClock(t *testing.T) {
+	for _, wrong := range []time.Duration{time.Hour, -time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			net := p2ptest.New()
+			var logs [2]bytes.Buffer
+			var services []*Service
+			for i := range 2 {
+				id := newIdentity(i)
+				s, err := New(Config{
+					Network: network, Signer: id, Verify: verify, Streamer: net.Peer(id.Self()), Mux: net.Peer(id.Self()),
+					Logger: slog.New(slog.NewTextHandler(&logs[i], nil)), Now: func() time.Time { return time.Now().Add(time.Duration(i) * wrong) },
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := s.SetOwn(wire.Offer{Model: model, Layers: 24, End: 24, State: wire.Online}); err != nil {
+					t.Fatal(err)
+				}
+				services = append(services, s)
+			}
+			for range 5 {
+				h, err := services[0].Ask(t.Context(), p2p.Peer{ID: newIdentity(1).Self()})
+				if err != nil || h.Learned != 0 || h.Refused != 1 {
+					t.Errorf("heard %+v, %v", h, err)
+				}
+			}
+			if err := net.Close(); err != nil {
+				t.Error(err)
+			}
+			for i := range logs {
+				if n := strings.Count(logs[i].String(), "check the clocks"); n != 1 {
+					t.Errorf("side %d was told %d times: %s", i, n, logs[i].String())
+				}
+			}
+		})
+	}
 }
 
 // A peer that sends nonsense, or nothing, costs one bounded exchange.
