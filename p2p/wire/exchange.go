@@ -100,35 +100,3 @@ func checkExchange(k Kind, network string, offers []SignedOffer, max int) *BadEr
 	}
 	return checkText(k, "network", network, MaxNetwork)
 }
-
-// AppendOfferRequest appends the frame without its length, for a caller with a
-// framing of its own.
-func AppendOfferRequest(b []byte, f *OfferRequest) ([]byte, error) { return appendBody(b, f) }
-
-// AppendOfferAnswer is AppendOfferRequest for the answer.
-func AppendOfferAnswer(b []byte, f *OfferAnswer) ([]byte, error) { return appendBody(b, f) }
-
-// ParseOfferRequest parses exactly one frame without a length.
-func ParseOfferRequest(b []byte) (*OfferRequest, error) { return parseAs[*OfferRequest](b) }
-
-// ParseOfferAnswer is ParseOfferRequest for the answer.
-func ParseOfferAnswer(b []byte) (*OfferAnswer, error) { return parseAs[*OfferAnswer](b) }
-
-func appendBody(b []byte, f Frame) ([]byte, error) {
-	if e := f.check(); e != nil {
-		return b, e
-	}
-	return f.append(b), nil
-}
-
-func parseAs[F Frame](b []byte) (F, error) {
-	var none F
-	if len(b) < head-prefix || len(b) > MaxOfferFrame-prefix || b[0]&0xf0 != 0x90 || Kind(b[1]) != none.Kind() {
-		return none, bad(none.Kind(), "kind", "%d bytes are no such frame", len(b))
-	}
-	f, err := parseBody(new(cursor), b)
-	if err != nil {
-		return none, err
-	}
-	return f.(F), nil
-}
