@@ -55,15 +55,27 @@ func (p place) flags(network, name string, peers []string) []string {
 // place gives a new node or head an address and its relay.
 func (m *Mesh) place(name string, host byte, port uint16) (place, error) {
 	p := place{ip: address(m.subnet, host)}
-	// Nobody else has this address, so a free port on it stays free.
-	l, err := net.Listen("tcp", netip.AddrPortFrom(p.ip, 0).String())
-	if err != nil {
+	var err error
+	if p.listen, err = freePort(p.ip); err != nil {
 		return p, err
 	}
-	p.listen = l.Addr().(*net.TCPAddr).AddrPort()
 	p.public, err = m.relay.Add(name, netip.AddrPortFrom(p.ip, port), p.listen)
-	l.Close()
 	return p, err
+}
+
+// freePort finds a port on an address that nobody else has. It is below those that
+// the kernel gives to connections, so it stays free while its node is down.
+func freePort(ip netip.Addr) (netip.AddrPort, error) {
+	const first, tries = 4001, 100
+	var err error
+	for port := uint16(first); port < first+tries; port++ {
+		at := netip.AddrPortFrom(ip, port)
+		var l net.Listener
+		if l, err = net.Listen("tcp", at.String()); err == nil {
+			return at, l.Close()
+		}
+	}
+	return netip.AddrPort{}, err
 }
 
 func (m *Mesh) addNode(layers string) (*Node, error) {

@@ -193,3 +193,27 @@ func TestAFailedUpSaysWhy(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Each script is one verb and nothing else.
+func TestScripts(t *testing.T) {
+	scripts, err := filepath.Glob("../../*.sh")
+	if err != nil || len(scripts) < 13 {
+		t.Fatal(scripts, err)
+	}
+	for _, path := range scripts {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimSuffix(filepath.Base(path), ".sh")
+		if !slices.ContainsFunc(verbs(), func(v verb) bool { return v.name == name }) {
+			t.Errorf("%s: no such verb", path)
+		}
+		if text := string(b); !strings.HasSuffix(text, " run ./cmd/testnet "+name+` "$@"`+"\n") || strings.Count(text, "\n") > 5 {
+			t.Errorf("%s does more than to call its verb:\n%s", path, text)
+		}
+		if info, err := os.Stat(path); err != nil || info.Mode()&0o111 == 0 {
+			t.Errorf("%s can't be executed", path)
+		}
+	}
+}
