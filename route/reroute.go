@@ -34,7 +34,11 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 		}
 	}
 	s.lose(at)
-	acts := s.say(SayReroute, fmt.Sprintf("%s (hop %d): %s, looking for another route", f.Peer.Short(), f.Hop, cause))
+	said := cause
+	if f.Text != "" {
+		said += ": " + f.Text
+	}
+	acts := s.say(SayReroute, fmt.Sprintf("%s (hop %d): %s, looking for another route", f.Peer.Short(), f.Hop, said))
 	return append(acts, s.plan(at)...)
 }
 
@@ -72,7 +76,7 @@ func (s *Session) blame(at time.Duration, f Failure) (cause string) {
 	}
 	// Codes that call it our own fault come here too. A stranger's word is no
 	// proof, so somebody else is asked; if it is true, the budget ends it.
-	return ban(fmt.Sprintf("refused (%s)", codeText(f)))
+	return ban(fmt.Sprintf("refused (%v)", f.Code))
 }
 
 // sever has the head forward between two peers, for this session and, for a while,
