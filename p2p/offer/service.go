@@ -355,10 +355,11 @@ func (s *Service) Withdraw(ctx context.Context) error {
 // Run renews the local offer, pushes its changes, asks known peers anew and sweeps
 // the table, until ctx ends. It returns when all that it started has ended.
 func (s *Service) Run(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() { s.refresh(ctx) }) // on its own: dead peers may hold it up, and a push must not wait
 	sweep := time.NewTicker(sweepEvery)
 	defer sweep.Stop()
-	refresh := time.NewTicker(s.refreshEvery())
-	defer refresh.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -368,7 +369,18 @@ func (s *Service) Run(ctx context.Context) {
 			s.sweepPeers()
 		case <-s.wake:
 			s.askAll(ctx, s.cfg.Peers())
-		case <-refresh.C:
+		}
+	}
+}
+
+func (s *Service) refresh(ctx context.Context) {
+	tick := time.NewTicker(s.refreshEvery())
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
 			s.askAll(ctx, s.due())
 		}
 	}

@@ -145,6 +145,30 @@ func TestPush(t *testing.T) {
 	})
 }
 
+// Frozen peers hold up neither a push nor the refresh of the others.
+func TestFrozenPeers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newMesh(t, 12)
+		defer m.close()
+		m.serve(1, 0, 12)
+		time.Sleep(time.Second)
+		for i := 2; i < 12; i++ {
+			m.net.BlackHole(m.nodes[0].Self(), m.nodes[i].Self())
+			m.net.BlackHole(m.nodes[1].Self(), m.nodes[i].Self())
+		}
+		for i := range 100 {
+			time.Sleep(7 * time.Second)
+			m.serve(1, 0, 12+i%2)
+			time.Sleep(2 * askTimeout) // at worst behind one round of pushes to the frozen
+			m.expect(0, fmt.Sprintf("0:%d", 12+i%2))
+		}
+		for i := 2; i < 12; i++ {
+			m.net.Heal(m.nodes[0].Self(), m.nodes[i].Self())
+			m.net.Heal(m.nodes[1].Self(), m.nodes[i].Self())
+		}
+	})
+}
+
 func TestLeavingAndCrashing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 5)
