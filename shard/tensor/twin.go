@@ -36,28 +36,28 @@ func twinQuant(f *form, t int, c *call) {
 	nb := c.steps * f.blocks()
 	a := unsafe.Slice((*uint32)(unsafe.Pointer(c.a)), nb*actFields*t)
 	acc := c.load(t)
-	var q [groupRows][blockValues]int32
 	var d, d1, m [groupRows]float32
+	var lo, hi [groupRows]int32
 	for b := range nb {
 		for r := range groupRows {
-			d[r], d1[r], m[r] = f.unpackLane(c, b, r, &q[r])
+			d[r], d1[r], m[r] = f.scalesOf(c, b, r)
 		}
+		lines := unsafe.Slice(c.linesOf(f, b), f.lineBytes)
 		blk := a[b*actFields*t:][:actFields*t]
 		for v := range t {
 			da, dsum := math.Float32frombits(blk[v]), math.Float32frombits(blk[3*t+v])
-			var x [blockValues]int32
-			for k := range 8 {
-				w := blk[(4+k)*t+v]
-				x[4*k], x[4*k+1], x[4*k+2], x[4*k+3] = int32(int8(w)), int32(int8(w>>8)), int32(int8(w>>16)), int32(int8(w>>24))
+			var x [blockValues]int64
+			for i := range x {
+				x[i] = int64(int8(blk[(4+i/4)*t+v] >> (i % 4 * 8)))
 			}
+			f.dots(lines, &x, &lo, &hi)
 			for r := range groupRows {
-				lo, hi := dot16((*[16]int32)(q[r][:16]), (*[16]int32)(x[:16])), dot16((*[16]int32)(q[r][16:]), (*[16]int32)(x[16:]))
 				s := acc[v][r]
 				if f.halves {
-					s = fma32(float32(lo), float32(d[r]*da), s)
-					s = fma32(float32(hi), float32(d1[r]*da), s)
+					s = fma32(float32(lo[r]), float32(d[r]*da), s)
+					s = fma32(float32(hi[r]), float32(d1[r]*da), s)
 				} else {
-					s = fma32(float32(lo+hi), float32(d[r]*da), s)
+					s = fma32(float32(lo[r]+hi[r]), float32(d[r]*da), s)
 				}
 				if f.mins {
 					s = fma32(m[r], dsum, s)
@@ -69,21 +69,9 @@ func twinQuant(f *form, t int, c *call) {
 	c.store(&acc, t)
 }
 
-func dot16(a, b *[16]int32) int32 {
-	s := int32(0)
-	for i := range a {
-		s += a[i] * b[i]
-	}
-	return s
-}
-
-// unpackLane reads block b of lane r: the weights less their zero, the scale (of the first and second half), the minimum.
-func (f *form) unpackLane(c *call, b, r int, q *[blockValues]int32) (d, d1, m float32) {
+// scalesOf reads the scale (of the first and second half) and the minimum of block b of lane r.
+func (f *form) scalesOf(c *call, b, r int) (d, d1, m float32) {
 	var blk block
-	f.getLines(unsafe.Slice(c.linesOf(f, b), f.lineBytes), r, &blk.q)
-	for i, v := range blk.q {
-		q[i] = int32(v) - f.zero
-	}
 	scales := (*byte)(unsafe.Add(unsafe.Pointer(c.scales), f.scales(b/f.blocks(), 0)))
 	f.getScales(unsafe.Slice(scales, f.scaleBytes), b%f.blocks(), r, &blk)
 	d = halfAt(blk.d[:])
@@ -96,6 +84,49 @@ func (f *form) unpackLane(c *call, b, r int, q *[blockValues]int32) (d, d1, m fl
 		m = halfAt(blk.m[:])
 	}
 	return d, 0, m
+}
+
+// dots is the sum of (q - zero) * x over the first and the second half of a block, for its 16 rows. Two rows share a word of
+// 64 bits, one in each half: the sum of the lower one may borrow from the upper one, which is given back at the end.
+func (f *form) dots(lines []byte, x *[blockValues]int64, lo, hi *[groupRows]int32) {
+	const low = 1 | 1<<32 // the lowest bit of each row's dword
+	var zero [2]int32
+	for i, v := range x {
+		zero[i/16] += f.zero * int32(v)
+	}
+	for r := 0; r < groupRows; r += 2 {
+		var a, b int64
+		line := lines[4*r:]
+		if f.bits == 8 {
+			for k := range 4 {
+				v, w := le.Uint64(line[k*64:]), le.Uint64(line[(k+4)*64:])
+				for j := range 4 {
+					a += int64(v>>(8*j)&(255*low)) * x[4*k+j]
+					b += int64(w>>(8*j)&(255*low)) * x[16+4*k+j]
+				}
+			}
+		} else {
+			var h, g uint64 // upper bits of the first and second half; quarter k's begin at bit step*k
+			step := 0
+			switch f.bits {
+			case 5:
+				h, step = le.Uint64(line[4*64:]), 1
+				g = h >> 4
+			case 6:
+				h, g, step = le.Uint64(line[4*64:]), le.Uint64(line[5*64:]), 2
+			}
+			upper := uint64(1<<step-1) * low
+			for k := range 4 {
+				v := le.Uint64(line[k*64:])
+				for j := range 4 {
+					a += int64(v>>(8*j)&(15*low)|h>>(8*j+step*k)&upper<<4) * x[4*k+j]
+					b += int64(v>>(8*j+4)&(15*low)|g>>(8*j+step*k)&upper<<4) * x[16+4*k+j]
+				}
+			}
+		}
+		lo[r], lo[r+1] = int32(a)-zero[0], int32((a-int64(int32(a)))>>32)-zero[0]
+		hi[r], hi[r+1] = int32(b)-zero[1], int32((b-int64(int32(b)))>>32)-zero[1]
+	}
 }
 
 // linesOf is where block b's lines of the call's first group begin.
