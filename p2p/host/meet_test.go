@@ -3,6 +3,7 @@ package host
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"slices"
@@ -164,4 +165,31 @@ func TestOneConnectionIsEnough(t *testing.T) {
 		c := a.h.Network().Conns()
 		return len(c) == 1 && c[0].ConnState().Transport == "tcp"
 	})
+}
+
+// The port of the last run is a wish; when somebody has it, another will do.
+func TestLastPortIsTaken(t *testing.T) {
+	for _, kind := range []string{"tcp", "udp"} {
+		dir := t.TempDir()
+		first, err := New(t.Context(), Config{Network: "test", Dir: dir, Listen: []string{"127.0.0.1:0"}, NoMDNS: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := first.known.Port
+		first.Close()
+		var taken io.Closer
+		if kind == "tcp" {
+			taken, err = net.Listen("tcp", "127.0.0.1:"+port)
+		} else {
+			taken, err = net.ListenPacket("udp", "127.0.0.1:"+port)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		second := start(t, func(c *Config) { c.Dir = dir })
+		taken.Close()
+		if second.known.Port == port || len(second.Addrs()) != 2 || second.Self() != first.Self() {
+			t.Errorf("%s: port %s was taken, now at %v", kind, port, second.Addrs())
+		}
+	}
 }
