@@ -172,7 +172,30 @@ func (n *Node) Kill() error {
 }
 
 // Freeze stops the process with SIGSTOP: it keeps its connections and says nothing.
-func (n *Node) Freeze() error { return n.signal(syscall.SIGSTOP) }
+func (n *Node) Freeze() error {
+	if err := n.signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	// The signal stops one thread after the other; until then it may still answer.
+	for range 1000 {
+		if stopped(n.PID()) {
+			return nil
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return fmt.Errorf("%s does not stop", n.Name)
+}
+
+// stopped says that every thread of a process stands still.
+func stopped(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	for _, t := range threads {
+		if b, err := os.ReadFile(t); err == nil && !bytes.Contains(b, []byte(") T ")) {
+			return false
+		}
+	}
+	return len(threads) > 0
+}
 
 // Thaw lets a frozen process go on.
 func (n *Node) Thaw() error { return n.signal(syscall.SIGCONT) }
