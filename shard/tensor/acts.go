@@ -31,6 +31,7 @@ type Scratch struct {
 	n, cols int
 	quant   tiles
 	float   tiles
+	job     job
 }
 
 // tiles is one prepared form of the rows.

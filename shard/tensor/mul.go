@@ -25,9 +25,19 @@ func (m *Matrix) MulQ(p *pool.Pool, s *Scratch, out []float32) {
 	if s.n == 0 {
 		return
 	}
-	j := &job{m: m, acts: s.prepare(p, m.ks, m.form.float()), n: s.n, out: out}
+	j := &s.job
+	j.m, j.acts, j.n, j.out = m, s.prepare(p, m.ks, m.form.float()), s.n, out
 	j.split(p.Threads())
-	p.Run(j.panelChunks*j.tileChunks, j.chunk)
+	chunks := j.panelChunks * j.tileChunks
+	if j.run == nil {
+		j.run = j.chunk
+	}
+	if chunks > len(j.calls) {
+		j.calls = make([]paddedCall, chunks)
+	}
+	p.Run(chunks, j.run)
+	j.m, j.acts, j.out = nil, nil, nil
+	clear(j.calls)
 	runtime.KeepAlive(m)
 }
 
@@ -39,6 +49,14 @@ type job struct {
 	out                     []float32
 	panels, tiles           int
 	panelChunks, tileChunks int
+	calls                   []paddedCall // one a chunk; kept, so that a multiplication allocates nothing
+	run                     func(int)    // j.chunk
+}
+
+// paddedCall keeps the calls of two threads on lines of their own.
+type paddedCall struct {
+	call
+	_ [128 - unsafe.Sizeof(call{})]byte
 }
 
 const (
@@ -76,7 +94,7 @@ func (j *job) chunk(i int) {
 	if m.form.float() {
 		rowBytes = m.cols * 4
 	}
-	c := new(call)
+	c := &j.calls[i].call
 	for p := p0; p < p1; p++ {
 		for t := t0; t < t1; t++ {
 			rows := min(j.acts.width, j.n-t*j.acts.width)
@@ -99,7 +117,7 @@ func (j *job) panel(c *call, p, rows int, out []float32) {
 			return
 		}
 		c.out, c.outRow = &out[g*groupRows], m.rows*4
-		j.run(k, c, rows)
+		j.multiply(k, c, rows)
 	}
 }
 
@@ -107,31 +125,31 @@ func (j *job) panel(c *call, p, rows int, out []float32) {
 func (j *job) ragged(k *kernel, c *call, rows, width int, out []float32) {
 	buf := make([]float32, rows*panelRows)
 	c.out, c.outRow = &buf[0], panelRows*4
-	j.run(k, c, rows)
+	j.multiply(k, c, rows)
 	for v := range rows {
 		copy(out[v*j.m.rows:][:width], buf[v*panelRows:])
 	}
 }
 
-// run calls a kernel, in several calls if the rows are long.
-func (j *job) run(k *kernel, c *call, rows int) {
+// multiply calls a kernel, in several calls if the rows are long.
+func (j *job) multiply(k *kernel, c *call, rows int) {
 	f, total := j.m.form, j.m.form.steps(j.m.cols)
 	most := max(1, maxCallBytes/f.unitBytes())
 	rowBytes := f.blocks() * actBlockBytes
 	if f.float() {
 		rowBytes = 4
 	}
-	piece := *c
-	for done := 0; done < total; done += piece.steps {
-		piece.steps = min(most, total-done)
-		piece.resume = min(1, done)
-		invoke(k, &piece)
-		if done+piece.steps < total {
-			piece.scales = (*byte)(unsafe.Add(unsafe.Pointer(piece.scales), piece.steps*f.unitBytes()))
-			piece.lines = (*byte)(unsafe.Add(unsafe.Pointer(piece.lines), piece.steps*f.unitBytes()))
-			piece.a = (*byte)(unsafe.Add(unsafe.Pointer(piece.a), piece.steps*rows*rowBytes))
+	a := c.a
+	for done := 0; done < total; done += c.steps {
+		c.steps, c.resume = min(most, total-done), min(1, done)
+		invoke(k, c)
+		if done+c.steps < total {
+			c.scales = (*byte)(unsafe.Add(unsafe.Pointer(c.scales), c.steps*f.unitBytes()))
+			c.lines = (*byte)(unsafe.Add(unsafe.Pointer(c.lines), c.steps*f.unitBytes()))
+			c.a = (*byte)(unsafe.Add(unsafe.Pointer(c.a), c.steps*rows*rowBytes))
 		}
 	}
+	c.a = a
 }
 
 // invoke is not inlined: its prologue is where a loop of assembly calls can be stopped for the collector.

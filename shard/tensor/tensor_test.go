@@ -271,6 +271,24 @@ func TestLongRows(t *testing.T) {
 	}
 }
 
+func TestMulAllocatesNothing(t *testing.T) {
+	p := pool.New(2)
+	defer p.Close()
+	for _, ks := range kernelSets() {
+		m, err := packFused(ks, p, randomTensor(gguf.Q4_1, 640, 512, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range []int{1, 13} {
+			x, out, s := randomActs(n, 512, 1), make([]float32, n*640), new(Scratch)
+			if a := testing.AllocsPerRun(20, func() { m.Mul(p, x, n, out, s) }); a >= 2 {
+				t.Errorf("%s, %d rows: %v allocations", ks.name, n, a)
+			}
+		}
+		m.Close()
+	}
+}
+
 func TestQuantizeEqualsTwin(t *testing.T) {
 	const cols = 32 * 40
 	special := []float32{0, float32(math.Copysign(0, -1)), 1, -1, 126.5, 127, -127, 0x1p-126, 0x1p-149, -0x1p-140, 3e38, -3.4e38, 1e-36,
