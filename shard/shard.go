@@ -142,6 +142,7 @@ func (l *loader) free() {
 	l.matrices = nil
 	if l.ownPool {
 		l.pool.Close()
+		l.ownPool = false
 	}
 }
 
