@@ -104,11 +104,10 @@ func (c *conn) give(direction int, dst *net.TCPConn, queue <-chan chunk) {
 			c.abort()
 			continue
 		}
+		c.link.count(direction, len(k.data)) // before: who has read them may look
 		if _, err := dst.Write(k.data); err != nil {
 			c.abort()
-			continue
 		}
-		c.link.count(direction, len(k.data))
 	}
 }
 

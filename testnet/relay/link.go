@@ -35,7 +35,7 @@ type Link struct {
 	changed chan struct{} // closed and replaced when mode changes or bytes are counted for a waiter
 	waiting int
 	free    [2]time.Time // when a direction has sent what it took at Rate
-	bytes   [2]int64     // delivered from a to b and from b to a
+	bytes   [2]int64     // passed on from a to b and from b to a
 	opened  int
 }
 
@@ -46,7 +46,7 @@ type State struct {
 	Shape  Shape
 	Conns  int   // open now
 	Opened int   // since the start
-	AToB   int64 // bytes delivered
+	AToB   int64 // bytes passed on
 	BToA   int64
 }
 
@@ -93,7 +93,7 @@ func (l *Link) wake() {
 	l.changed = make(chan struct{})
 }
 
-// WaitBytes returns when the link has delivered n bytes more, both ways together,
+// WaitBytes returns when the link has passed on n bytes more, both ways together,
 // or ctx ends.
 func (l *Link) WaitBytes(ctx context.Context, n int64) error {
 	l.mu.Lock()
