@@ -29,6 +29,7 @@ const (
 // idle one is left alone.
 type Pool struct {
 	threads int
+	mu      sync.Mutex  // held by the Run under way
 	fn      func(i int) // of the present loop; written before left, read after a successful claim
 	n       int64       // length of the present loop; as fn
 	_       [64]byte
@@ -68,8 +69,8 @@ func (p *Pool) Close() {
 }
 
 // Run calls fn(0), …, fn(n-1), in any order, on any of the pool's threads, and returns when all have returned.
-// One Run at a time: callers that share a pool take turns, and fn must not call Run. What fn wrote is visible to the
-// caller afterwards.
+// One Run at a time: goroutines that share a pool wait for one another here, and fn must not call Run. What fn wrote is
+// visible to the caller afterwards.
 func (p *Pool) Run(n int, fn func(i int)) {
 	if n <= 1 || p.threads == 1 || p.stopped.Load() {
 		for i := range n {
@@ -77,6 +78,8 @@ func (p *Pool) Run(n int, fn func(i int)) {
 		}
 		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.fn, p.n = fn, int64(n)
 	p.pending.Store(int64(n))
 	p.left.Store(int64(n))

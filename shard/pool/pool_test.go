@@ -3,6 +3,7 @@ package pool
 import (
 	"fmt"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -132,4 +133,24 @@ func BenchmarkForkJoin(b *testing.B) {
 	for b.Loop() {
 		p.Run(2, func(int) {})
 	}
+}
+
+// Goroutines that share a pool, as an engine and a head do, take turns.
+func TestRunsOfSeveralGoroutines(t *testing.T) {
+	p := New(2)
+	defer p.Close()
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 2000 {
+				var sum atomic.Int64
+				p.Run(8, func(i int) { sum.Add(int64(i)) })
+				if sum.Load() != 28 {
+					t.Errorf("the indices of a loop add up to %d, want 28", sum.Load())
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
