@@ -34,7 +34,7 @@ func tomlConfig(getenv func(string) string) kong.ConfigurationLoader {
 	return func(r io.Reader) (kong.Resolver, error) {
 		var tree map[string]any
 		if _, err := toml.NewDecoder(r).Decode(&tree); err != nil {
-			return nil, fmt.Errorf("config file %s: %w", configPath(getenv), err)
+			return nil, fmt.Errorf("not TOML: %w", err) // kong names the file
 		}
 		c := &tomlResolver{getenv: getenv, path: configPath(getenv), values: map[string]string{}}
 		return c, c.flatten("", tree)
@@ -60,7 +60,7 @@ func (c *tomlResolver) flatten(prefix string, tree map[string]any) error {
 			for i, e := range v {
 				parts[i] = fmt.Sprint(e)
 				if strings.Contains(parts[i], ",") {
-					return fmt.Errorf("config file %s: %s: %q holds a comma", c.path, key, parts[i])
+					return fmt.Errorf("%s: %q holds a comma", key, parts[i])
 				}
 			}
 			c.values[key] = strings.Join(parts, ",")

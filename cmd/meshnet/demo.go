@@ -126,6 +126,7 @@ func (s *show) mesh() error {
 	var id [3]byte
 	rand.Read(id[:])
 	s.network = fmt.Sprintf("demo-%x", id)
+	s.sweep()
 	for i := range s.Nodes {
 		start, end := span(s.layers, s.Nodes, i)
 		s.nodes = append(s.nodes, &volunteer{start: start, end: end})
@@ -369,5 +370,20 @@ func (s *show) stop() {
 	dirs, _ := filepath.Glob(filepath.Join(s.a.home, "nodes", s.network+"-*"))
 	for _, d := range dirs {
 		os.RemoveAll(d)
+	}
+}
+
+// sweep removes what a demo that was killed could not: directories of demos in
+// which no node lives any more.
+func (s *show) sweep() {
+	alive := map[string]bool{}
+	for _, n := range node.Local(s.a.ctx, s.a.home) {
+		alive[n.Node.Name] = true
+	}
+	dirs, _ := filepath.Glob(filepath.Join(s.a.home, "nodes", "demo-*"))
+	for _, d := range dirs {
+		if info, err := os.Stat(d); err == nil && time.Since(info.ModTime()) > time.Minute && !alive[filepath.Base(d)] {
+			os.RemoveAll(d)
+		}
 	}
 }

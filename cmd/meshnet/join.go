@@ -55,6 +55,9 @@ func (j *joinCmd) Run(a *app) error {
 	cfg.Peers = append(cfg.Peers, a.neighbours(&j.netFlags)...)
 
 	bar := newProgress(a)
+	if cfg.Auto {
+		bar.Note("looking for the layers that the mesh lacks most ...")
+	}
 	cfg.Chosen = func(start, end int, bytes int64) {
 		bar.Start(fmt.Sprintf("loading layers %d to %d of %s", start, end-1, w.Name), bytes)
 	}

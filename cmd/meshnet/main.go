@@ -96,6 +96,9 @@ func run(args []string) int {
 	code := exitCode(err)
 	if err != nil && code < exitInterrupted {
 		fmt.Fprintln(os.Stderr, "meshnet:", printable(err.Error()))
+		if code == exitNoRoute {
+			fmt.Fprintln(os.Stderr, "Lend this machine with `meshnet join`, or name a node of the mesh with --peer; `meshnet status` shows what there is.")
+		}
 	}
 	return code
 }

@@ -96,7 +96,7 @@ func (a *app) neighbours(f *netFlags) []string {
 func startError(err error) error {
 	switch {
 	case errors.Is(err, node.ErrIdentityInUse):
-		return fail(exitInUse, fmt.Errorf("%w; give this one another name with --name", err))
+		return fail(exitInUse, err)
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fail(exitInUse, fmt.Errorf("%w; give another --listen address, or port 0 for any free one", err))
 	}
