@@ -47,7 +47,7 @@ func causes(st head.BackendStats) string {
 func TestDisturbed(t *testing.T) {
 	tests := []struct {
 		name   string
-		break_ func(w *hoptest.World)
+		strike func(w *hoptest.World)
 		cause  string
 		most   time.Duration // of virtual time for the disturbed step
 	}{
@@ -92,7 +92,7 @@ func TestDisturbed(t *testing.T) {
 					c := begin(t, newMesh(w, "head").Backend(), 1, 40)
 					defer c.b.Close()
 					c.steps(5)
-					tt.break_(w)
+					tt.strike(w)
 					at := time.Now()
 					c.step()
 					if d := time.Since(at); d > tt.most {

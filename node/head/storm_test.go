@@ -24,7 +24,6 @@ type storm struct {
 	rng  *rand.Rand
 	stop chan struct{}
 	log  []string
-	down map[p2p.PeerID]bool
 }
 
 var stormPeers = map[p2p.PeerID][2]int{"a": {0, 5}, "b": {4, 9}, "c": {8, 12}, "d": {0, 7}, "e": {6, 12}, "f": {2, 10}}

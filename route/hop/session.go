@@ -110,7 +110,8 @@ func (s *Server) serveHead(ctx context.Context, c *conn, o *wire.Open) {
 		}
 	}()
 	err := ss.read(c, true)
-	if errors.Is(err, errClosed) {
+	var told toldError
+	if errors.Is(err, errClosed) || errors.As(err, &told) { // a reset would take the ERROR with it
 		ss.end(errClosed)
 		_ = c.s.Close()
 	} else {
@@ -233,6 +234,9 @@ func (ss *session) tell(e wire.Error) {
 	_ = ss.head.write(&e, 0)
 }
 
+// toldError ends a stream after the head was told why.
+type toldError struct{ error }
+
 // read takes frames off a stream until it ends: the head's or the link's.
 func (ss *session) read(c *conn, head bool) error {
 	accused := "" // who is to blame for a bad frame: with "", whoever sent it here
@@ -245,6 +249,7 @@ func (ss *session) read(c *conn, head bool) error {
 			var bad *wire.BadError
 			if errors.As(err, &bad) {
 				ss.tell(wire.Error{Code: bad.Code, Peer: accused, Text: bad.Error()})
+				return toldError{err}
 			}
 			return err
 		}
@@ -252,7 +257,7 @@ func (ss *session) read(c *conn, head bool) error {
 		case *wire.Activation:
 			if err := ss.take(c, f, accused); err != nil {
 				ss.tell(wire.Error{Seq: f.Seq, Code: wire.CodeBadFrame, Peer: accused, Text: err.Error()})
-				return err
+				return toldError{err}
 			}
 		case *wire.Credit:
 			c.credited(f.Bytes)
@@ -272,7 +277,7 @@ func (ss *session) read(c *conn, head bool) error {
 		default:
 			err := fmt.Errorf("%v is out of place", f.Kind())
 			ss.tell(wire.Error{Code: wire.CodeBadFrame, Peer: accused, Text: err.Error()})
-			return err
+			return toldError{err}
 		}
 	}
 }
