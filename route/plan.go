@@ -21,7 +21,7 @@ const (
 	// layerMicros is assumed where an offer does not say how fast its peer is.
 	layerMicros = 2_000
 	// maxOnce bounds the search, which doubles with each peer of its kind.
-	maxOnce = 6
+	maxOnce = 4
 )
 
 // Plan finds the route with the least predicted time of one decode step: for
