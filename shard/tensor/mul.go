@@ -80,7 +80,7 @@ func (j *job) split(threads int) {
 	most := max(1, j.panels*j.m.panel*j.tiles/minChunkBytes)
 	want := min(most, threads*chunksPerThread)
 	j.panelChunks = min(j.panels, want)
-	j.tileChunks = max(1, min(j.tiles, want/j.panelChunks))
+	j.tileChunks = min(j.tiles, (want+j.panelChunks-1)/j.panelChunks)
 }
 
 // cut is the part [from, to) of n that belongs to piece i of k.

@@ -69,7 +69,7 @@ func (k *ymm) write() {
 			k.short = r.some(2 * k.sh.tile)
 		}
 		k.bc, k.tmp = r.one(), r.one()
-		k.blocks(k.f, k.sh.tile, func() {
+		k.blocks(k.f, k.sh.tile, func() {}, func() {
 			for k.g = range k.sh.groups {
 				k.block()
 			}

@@ -32,8 +32,9 @@ type zmm struct {
 	acc                  [][]string // integer sums of the block, likewise; one group's at a time when the tile is one row
 	w                    []string   // weights or scales of each group
 	bc, tmp              string
-	nib, high            string // masks
-	corr, corr1, hi, sc2 string // one row only
+	nib, high            string   // masks
+	corr, corr1, hi, sc2 string   // one row only
+	d, m                 []string // likewise: scales and minimums of super-blocks, by group
 }
 
 func (k *zmm) write() {
@@ -99,7 +100,21 @@ func (k *zmm) oneRow(r *registers) {
 	accs := r.some(2)
 	w, lo := r.one(), r.one()
 	k.tmp, k.hi, k.corr, k.corr1, k.sc2 = r.one(), r.one(), r.one(), r.one(), r.one()
-	k.blocks(f, 1, func() {
+	if f.super { // there is room to convert the super-block's scales once
+		k.d = r.some(k.sh.groups)
+	}
+	if f.super && f.mins {
+		k.m = r.some(k.sh.groups)
+	}
+	unit := func() {
+		for g := range k.d {
+			k.p("VCVTPH2PS %d(SI), %s", g*f.scaleBytes, k.d[g])
+		}
+		for g := range k.m {
+			k.p("VCVTPH2PS %d(SI), %s", g*f.scaleBytes+32, k.m[g])
+		}
+	}
+	k.blocks(f, 1, unit, func() {
 		if f.halves {
 			k.p("VPBROADCASTD 4(DI), %s", k.corr1)
 			k.p("VPSUBD.BCST 8(DI), %s, %s", k.corr1, k.corr1)
@@ -181,6 +196,10 @@ func (k *zmm) scale(g int, dst, tmp string, h int) {
 		return
 	}
 	k.p("VCVTDQ2PS %s, %s", dst, dst)
+	if k.d != nil {
+		k.p("VMULPS %s, %s, %s", k.d[g], dst, dst)
+		return
+	}
 	k.p("VCVTPH2PS %d(SI), %s", at, tmp)
 	k.p("VMULPS %s, %s, %s", tmp, dst, dst)
 }
@@ -194,6 +213,10 @@ func (k *zmm) minimum(g int, dst, tmp string) string {
 	}
 	k.p("VPMOVZXBD %d(R13), %s", at+superMins, dst)
 	k.p("VCVTDQ2PS %s, %s", dst, dst)
+	if k.m != nil {
+		k.p("VMULPS %s, %s, %s", k.m[g], dst, dst)
+		return "VFNMADD231PS"
+	}
 	k.p("VCVTPH2PS %d(SI), %s", at+32, tmp)
 	k.p("VMULPS %s, %s, %s", tmp, dst, dst)
 	return "VFNMADD231PS"
@@ -226,7 +249,7 @@ func (k *zmm) rows(r *registers) {
 	k.w = r.some(k.sh.groups)
 	k.bc = r.one()
 	k.tmp = k.bc
-	k.blocks(f, T, func() {
+	k.blocks(f, T, func() {}, func() {
 		if !f.halves {
 			k.startRows(0, 8)
 			k.dots(0, 8)

@@ -116,9 +116,10 @@ func (s *source) prologue() {
 }
 
 // blocks writes the loop over a row's blocks around body. Inside, (SI) are the unit's scales, (R13) those of the sub-block
-// (less their offset), (R8) the block's lines and (DI) its activations.
-func (s *source) blocks(f *form, tile int, body func()) {
+// (less their offset), (R8) the block's lines and (DI) its activations. unit comes before the blocks of each unit.
+func (s *source) blocks(f *form, tile int, unit, body func()) {
 	s.label("loop")
+	unit()
 	if f.super {
 		s.p("MOVQ SI, R13")
 		s.p("MOVL $8, BX")
