@@ -29,8 +29,11 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 	stood := s.phase == sending
 	if stood {
 		s.disturbed(at, f, cause)
-		if err := s.spend(f, cause); err != nil {
-			return s.fail(err)
+		// A full peer did nothing wrong: sessions take turns there.
+		if f.Code != wire.CodeBusy {
+			if err := s.spend(f, cause); err != nil {
+				return s.fail(err)
+			}
 		}
 	}
 	s.lose(at)

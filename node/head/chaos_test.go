@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -476,5 +477,53 @@ func TestLiar(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestCrowded: more sessions than a peer may hold take turns, each finding its
+// cache gone; slow, but all of them end and are right.
+func TestCrowded(t *testing.T) {
+	for _, prompt := range []int{40, 1300} {
+		synctest.Test(t, func(t *testing.T) {
+			w := world(t)
+			defer w.Close()
+			w.Cache.MaxSessions = 1
+			w.Join("a", 0, 6).Engine.RowTime = 100 * time.Microsecond
+			w.Join("b", 6, 12).Engine.RowTime = 100 * time.Microsecond
+			m := newMesh(w, "head")
+			var all sync.WaitGroup
+			for i := range 4 {
+				all.Go(func() {
+					b := m.Backend()
+					defer b.Close()
+					if err := b.Begin(context.Background(), session(i), 4096, nil); err != nil {
+						t.Error(err)
+						return
+					}
+					var ids []int32
+					for k := range prompt {
+						ids = append(ids, int32(i*1000+k))
+					}
+					past := 0
+					for step := range 20 {
+						got, err := b.Forward(context.Background(), ids, past, 1)
+						if err != nil {
+							t.Errorf("prompt %d, session %d, step %d: %v", prompt, i, step, err)
+							return
+						}
+						if !slices.Equal(got, hoptest.Expect(ids, testLayers, testHidden, 1)) {
+							t.Errorf("session %d, step %d is wrong", i, step)
+							return
+						}
+						past = len(ids)
+						ids = append(ids, int32(step))
+						time.Sleep(time.Duration(step%7) * 20 * time.Millisecond)
+					}
+					st := b.Stats()
+					t.Logf("prompt %d session %d: misses %d, recoveries %s", prompt, i, st.Misses, causes(st))
+				})
+			}
+			all.Wait()
+		})
 	}
 }
