@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/meshnet/meshnet/node"
 	"github.com/meshnet/meshnet/node/head"
@@ -25,7 +26,8 @@ type chatCmd struct {
 	sampling
 	Stateless bool `help:"Compute everything again for every token, for comparison."`
 	netFlags
-	Events bool `help:"Print what happens as JSON lines." hidden:""`
+	Events bool          `help:"Print what happens as JSON lines." hidden:""`
+	Pace   time.Duration `help:"Wait after each event." hidden:""`
 }
 
 // Help is shown by --help.
@@ -128,6 +130,7 @@ func (t *conversation) event(d head.Delta) error {
 			e.Route = append(e.Route, head.HopReport{Peer: string(h.Peer.ID), Start: h.Start, End: h.End})
 		}
 	}
+	time.Sleep(t.cmd.Pace)
 	return printJSON(t.a.stdout, e)
 }
 

@@ -114,7 +114,7 @@ func (c *tomlResolver) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Fl
 		}
 	}
 	if node := parent.Node(); node != nil && node.Type == kong.CommandNode {
-		if v, ok := c.values[strings.ReplaceAll(node.Path(), " ", ".")+"."+flag.Name]; ok {
+		if v, ok := c.values[commandPath(node)+"."+flag.Name]; ok {
 			return v, nil
 		}
 	}
@@ -122,4 +122,12 @@ func (c *tomlResolver) Resolve(_ *kong.Context, parent *kong.Path, flag *kong.Fl
 		return v, nil
 	}
 	return nil, nil
+}
+
+// commandPath is "model.list" for `meshnet model list`.
+func commandPath(n *kong.Node) string {
+	if n.Parent == nil || n.Parent.Parent == nil {
+		return n.Name
+	}
+	return commandPath(n.Parent) + "." + n.Name
 }

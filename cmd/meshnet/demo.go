@@ -162,9 +162,10 @@ func (s *show) mesh() error {
 // sides, so that ranges overlap and yet every one is needed.
 func span(layers, n, i int) (start, end int) {
 	lo, hi := i*layers/n, (i+1)*layers/n
-	more := 0
-	if share := layers / n; n > 1 && share > 1 {
-		more = max(1, share/4)
+	share := layers / n
+	more := min(max(1, share/4), (share-1)/2) // 0 where shares are of one or two layers
+	if n == 1 {
+		more = 0
 	}
 	return max(0, lo-more), min(layers, hi+more)
 }
@@ -205,6 +206,9 @@ func (s *show) answer() (*head.Report, error) {
 		"--temp", strconv.FormatFloat(float64(s.Temp), 'g', -1, 32), "--seed", strconv.FormatUint(s.Seed, 10))
 	if s.System != nil {
 		args = append(args, "--system", *s.System)
+	}
+	if s.Kill && s.w.Name == "tiny" {
+		args = append(args, "--pace", "10ms") // it would have ended before the shot
 	}
 	c, err := s.a.start("head", "chat", append(args, "--", s.Prompt)...)
 	if err != nil {

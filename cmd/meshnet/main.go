@@ -62,16 +62,24 @@ func main() {
 	os.Exit(run(os.Args[1:]))
 }
 
-func run(args []string) int {
-	var c cli
-	parser, err := kong.New(&c,
+func newParser(c *cli) (*kong.Kong, error) {
+	// Kong takes a variable that is set to nothing for a value; people mean "not set".
+	for _, v := range os.Environ() {
+		if name, value, _ := strings.Cut(v, "="); strings.HasPrefix(name, "MESHNET_") && value == "" {
+			os.Unsetenv(name)
+		}
+	}
+	return kong.New(c,
 		kong.Name("meshnet"),
 		kong.Description("Run one large language model across many machines.\n\nStart with: meshnet demo"),
-		kong.UsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
 		kong.Configuration(tomlConfig(os.Getenv), configPath(os.Getenv)),
-		kong.Exit(os.Exit),
 	)
+}
+
+func run(args []string) int {
+	var c cli
+	parser, err := newParser(&c)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "meshnet:", err)
 		return exitUsage
