@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// metrics are the API's figures. Peers are never labels: there may be any number.
+// metrics are the API's figures; recoveries are the mesh's own (head.Mesh). Peers are never labels: there may be any number.
 type metrics struct {
 	registry   *prometheus.Registry
 	requests   *prometheus.CounterVec
@@ -18,8 +18,6 @@ type metrics struct {
 	perToken   prometheus.Histogram
 	hits       prometheus.Counter
 	misses     prometheus.Counter
-	recoveries *prometheus.CounterVec
-	recovery   prometheus.Histogram
 }
 
 func newMetrics(reg *prometheus.Registry, g *gate) (*metrics, error) {
@@ -39,14 +37,12 @@ func newMetrics(reg *prometheus.Registry, g *gate) (*metrics, error) {
 		perToken:   histogram("token_seconds", "Mean time of a token after the first, an answer."),
 		hits:       counter("cache_hits_total", "Steps that found their past in every hop's cache."),
 		misses:     counter("cache_misses_total", "Cache misses that hops reported."),
-		recoveries: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "meshnet_head_recoveries_total", Help: "Disturbances that a session survived, by cause."}, []string{"cause"}),
-		recovery:   histogram("recovery_seconds", "From noticing a disturbance to the answer of the interrupted step."),
 	}
 	active := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "meshnet_api_active_requests", Help: "Requests that generate."},
 		func() float64 { a, _ := g.counts(); return float64(a) })
 	queued := prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "meshnet_api_queued_requests", Help: "Requests that wait for their turn."},
 		func() float64 { _, q := g.counts(); return float64(q) })
-	for _, c := range []prometheus.Collector{m.requests, m.prompt, m.generated, m.firstToken, m.perToken, m.hits, m.misses, m.recoveries, m.recovery, active, queued} {
+	for _, c := range []prometheus.Collector{m.requests, m.prompt, m.generated, m.firstToken, m.perToken, m.hits, m.misses, active, queued} {
 		if err := reg.Register(c); err != nil {
 			return nil, err
 		}
@@ -65,10 +61,6 @@ func (m *metrics) observe(r *head.Result) {
 	}
 	m.hits.Add(float64(r.Stats.Hits))
 	m.misses.Add(float64(r.Stats.Misses))
-	for _, v := range r.Stats.Recoveries {
-		m.recoveries.WithLabelValues(v.Cause).Inc()
-		m.recovery.Observe(v.Ms / 1000)
-	}
 }
 
 func (m *metrics) handler() http.Handler {
