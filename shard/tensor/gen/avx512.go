@@ -34,7 +34,7 @@ type zmm struct {
 	bc, tmp              string
 	nib, high            string   // masks
 	corr, corr1, hi, sc2 string   // one row only
-	d, m                 []string // likewise: scales and minimums of super-blocks, by group
+	d, m                 []string // scales and minimums of super-blocks, by group, where there is room
 }
 
 func (k *zmm) write() {
@@ -100,21 +100,8 @@ func (k *zmm) oneRow(r *registers) {
 	accs := r.some(2)
 	w, lo := r.one(), r.one()
 	k.tmp, k.hi, k.corr, k.corr1, k.sc2 = r.one(), r.one(), r.one(), r.one(), r.one()
-	if f.super { // there is room to convert the super-block's scales once
-		k.d = r.some(k.sh.groups)
-	}
-	if f.super && f.mins {
-		k.m = r.some(k.sh.groups)
-	}
-	unit := func() {
-		for g := range k.d {
-			k.p("VCVTPH2PS %d(SI), %s", g*f.scaleBytes, k.d[g])
-		}
-		for g := range k.m {
-			k.p("VCVTPH2PS %d(SI), %s", g*f.scaleBytes+32, k.m[g])
-		}
-	}
-	k.blocks(f, 1, unit, func() {
+	k.keepScales(r)
+	k.blocks(f, 1, k.unit, func() {
 		if f.halves {
 			k.p("VPBROADCASTD 4(DI), %s", k.corr1)
 			k.p("VPSUBD.BCST 8(DI), %s, %s", k.corr1, k.corr1)
@@ -154,6 +141,29 @@ func (k *zmm) oneRow(r *registers) {
 			k.foldOne(g, a, b, w)
 		}
 	})
+}
+
+// keepScales sets registers aside for the scales and minimums of a super-block, if there are any: they are then converted once.
+// With many rows to a weight it gains nothing.
+func (k *zmm) keepScales(r *registers) {
+	if k.sh.groups < panelGroups {
+		return
+	}
+	if k.f.super && r.max-r.next >= k.sh.groups {
+		k.d = r.some(k.sh.groups)
+	}
+	if k.f.super && k.f.mins && r.max-r.next >= k.sh.groups {
+		k.m = r.some(k.sh.groups)
+	}
+}
+
+func (k *zmm) unit() {
+	for g := range k.d {
+		k.p("VCVTPH2PS %d(SI), %s", g*k.f.scaleBytes, k.d[g])
+	}
+	for g := range k.m {
+		k.p("VCVTPH2PS %d(SI), %s", g*k.f.scaleBytes+32, k.m[g])
+	}
 }
 
 func (k *zmm) start(acc, corr string) {
@@ -249,7 +259,8 @@ func (k *zmm) rows(r *registers) {
 	k.w = r.some(k.sh.groups)
 	k.bc = r.one()
 	k.tmp = k.bc
-	k.blocks(f, T, func() {}, func() {
+	k.keepScales(r)
+	k.blocks(f, T, k.unit, func() {
 		if !f.halves {
 			k.startRows(0, 8)
 			k.dots(0, 8)
