@@ -57,7 +57,7 @@ func slowest(q Query, hops []Hop) float64 {
 	for _, h := range hops {
 		down := slices.ContainsFunc(q.Links, func(l Link) bool { return l.From == at && l.To == h.Peer.ID && l.Down })
 		if down {
-			sum += way(at, q.Head) + way(q.Head, h.Peer.ID) + 100
+			sum += way(at, q.Head) + way(q.Head, h.Peer.ID) + 300
 		} else {
 			sum += way(at, h.Peer.ID)
 		}
@@ -66,7 +66,7 @@ func slowest(q Query, hops []Hop) float64 {
 		if o.DecodeMicros > 0 {
 			layer = float64(o.DecodeMicros) / float64(o.End-o.Start)
 		}
-		sum += 100 + layer*float64(h.End-h.Start)
+		sum += 300 + layer*float64(h.End-h.Start)
 		at = h.Peer.ID
 	}
 	return sum + way(at, q.Head)

@@ -466,7 +466,11 @@ func TestLiar(t *testing.T) {
 					c := begin(t, newMesh(w, "head").Backend(), 1, 40)
 					defer c.b.Close()
 					c.steps(2)
-					w.Net.Fault(p2ptest.Fault{From: l[0], To: l[1], Protocol: p2p.ActivationProtocol, Nth: 1, Edit: lie})
+					kind := wire.KindActivation
+					if l[1] == "head" {
+						kind = wire.KindResult
+					}
+					w.Net.Fault(p2ptest.Fault{From: l[0], To: l[1], Protocol: p2p.ActivationProtocol, Kind: kind, Nth: 1, Edit: lie})
 					c.steps(4)
 					st := c.b.Stats()
 					for _, h := range st.Route {
