@@ -41,7 +41,8 @@ type JoinConfig struct {
 const (
 	drainTime    = 30 * time.Second
 	refreshOffer = 10 * time.Second
-	settleTime   = 4 * time.Second        // for the first offers to be heard, before Auto chooses
+	settleTime   = 4 * time.Second // for the first offers to be heard, before Auto chooses
+	placeRounds  = 4
 	settleQuiet  = 700 * time.Millisecond // without news, after the first
 )
 
@@ -135,32 +136,59 @@ func (v *volunteer) whenServing(handle func(*hop.Server, context.Context, p2p.St
 	}
 }
 
-// choose fixes the range, by the mesh's needs if asked to.
+// choose fixes the range, by the mesh's needs if asked to, and tells the mesh
+// that this node is joining with it.
 func (v *volunteer) choose(ctx context.Context) error {
-	info := v.cfg.Weights.Info()
 	if v.cfg.Auto {
-		memory := v.cfg.Memory
-		if memory == 0 {
-			memory = freeMemory() / 2
+		if err := v.place(ctx); err != nil {
+			return err
 		}
-		v.node.settle(ctx)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		start, end, err := route.Place(info.Layers, info.LayerBytes, memory, v.node.Offers(v.cfg.Model.Fingerprint))
-		if err != nil {
-			return fmt.Errorf("choose layers for %d MB of memory: %w", memory>>20, err)
-		}
-		v.cfg.Start, v.cfg.End = start, end
+	} else if err := v.offer(); err != nil {
+		return err
 	}
 	var bytes int64
-	for _, b := range info.LayerBytes[v.cfg.Start:v.cfg.End] {
+	for _, b := range v.cfg.Weights.Info().LayerBytes[v.cfg.Start:v.cfg.End] {
 		bytes += b
 	}
 	if v.cfg.Chosen != nil {
 		v.cfg.Chosen(v.cfg.Start, v.cfg.End, bytes)
 	}
-	return v.offer() // as joining, so that others who join now choose other layers
+	return nil
+}
+
+// place chooses a range, offers it as joining, and looks again: of those that
+// join at the same moment the one with the lowest id keeps its choice, so that
+// they do not all take the same layers.
+func (v *volunteer) place(ctx context.Context) error {
+	info := v.cfg.Weights.Info()
+	memory := v.cfg.Memory
+	if memory == 0 {
+		memory = freeMemory() / 2
+	}
+	self := string(v.node.Self())
+	v.node.settle(ctx)
+	for range placeRounds {
+		others := slices.DeleteFunc(v.node.Offers(v.cfg.Model.Fingerprint), func(o wire.Offer) bool {
+			return o.Peer == self || o.State == wire.Joining && o.Peer > self
+		})
+		start, end, err := route.Place(info.Layers, info.LayerBytes, memory, others)
+		if err != nil {
+			return fmt.Errorf("choose layers for %d MB of memory: %w", memory>>20, err)
+		}
+		if start == v.cfg.Start && end == v.cfg.End {
+			return nil
+		}
+		v.cfg.Start, v.cfg.End = start, end
+		if err := v.offer(); err != nil {
+			return err
+		}
+		select {
+		case <-time.After(settleQuiet):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
 }
 
 // settle waits until the view of the mesh has stopped growing, or a few seconds.
@@ -205,7 +233,7 @@ func (v *volunteer) offer() error {
 		DecodeMicros: uint32(v.speed.decode.Microseconds()), PrefillMicros: uint32(v.speed.prefill.Microseconds()),
 		CacheFree: uint64(max(0, st.MaxBytes-st.Bytes)), CacheBytes: uint64(st.MaxBytes),
 		Sessions: uint32(st.Sessions), MaxSessions: uint32(st.MaxSessions), TTLSeconds: uint32(st.TTL.Seconds()),
-		Addrs: hostAddrs(v.node.Addrs()), Version: Version, RTT: v.node.discover.Neighbours(v.cfg.Model.Fingerprint),
+		Addrs: hostAddrs(v.node.Addrs()), Version: Version, RelayOnly: v.node.host.RelayOnly(), RTT: v.node.discover.Neighbours(v.cfg.Model.Fingerprint),
 	}
 	if err := v.node.offers.SetOwn(o); err != nil {
 		return fmt.Errorf("make an offer: %w", err)

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -261,4 +262,26 @@ func TestStart(t *testing.T) {
 // TestMain: Run and Close return only when all that they started has ended.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
+}
+
+// TestTogether: volunteers that join at the same moment share the layers.
+func TestTogether(t *testing.T) {
+	m := newMesh(t)
+	m.join("first", func(c *JoinConfig) { c.Start, c.End = 0, 2 })
+	var layer int64
+	for _, b := range m.model.Info().LayerBytes {
+		layer = max(layer, b)
+	}
+	var joining sync.WaitGroup
+	got := make([]Status, 2)
+	for i := range got {
+		joining.Go(func() {
+			got[i], _ = m.join(fmt.Sprint("auto", i), func(c *JoinConfig) { c.Auto, c.Memory = true, 3*layer })
+		})
+	}
+	joining.Wait()
+	slices.SortFunc(got, func(a, b Status) int { return a.Shard.Start - b.Shard.Start })
+	if got[0].Shard.Start != 2 || got[0].Shard.End != 5 || got[1].Shard.Start != 5 || got[1].Shard.End != 8 {
+		t.Errorf("they took %d:%d and %d:%d; 2:8 was missing", got[0].Shard.Start, got[0].Shard.End, got[1].Shard.Start, got[1].Shard.End)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/meshnet/meshnet/node/head"
 	"github.com/meshnet/meshnet/p2p"
@@ -97,6 +98,16 @@ func (h *HeadPeer) Route(session wire.SessionID) []route.Hop {
 	}
 	return nil
 }
+
+// Settle gives a head that has just started the moment that it needs to hear of
+// others, so that its first words are not that nobody is there.
+func (h *HeadPeer) Settle(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstLook-time.Since(h.node.started))
+	defer cancel()
+	h.WaitRoute(ctx)
+}
+
+const firstLook = 2 * time.Second
 
 // Status is the head's view of the mesh.
 func (h *HeadPeer) Status() Status {

@@ -66,6 +66,7 @@ func (c *chatCmd) Run(a *app) error {
 	if err != nil {
 		return err
 	}
+	h.Settle(a.ctx)
 	t := &conversation{a: a, cmd: c, h: h, model: w.Name, turns: c.turns(w.SystemPrompt)}
 	if note := h.Note(); note != "" {
 		fmt.Fprintln(a.stderr, printable(note))

@@ -50,8 +50,8 @@ func (g *generateCmd) Run(a *app) error {
 		if err != nil {
 			return err
 		}
-		defer h.Close()
-		return g.run(a, w, h.Head, req)
+		h.Settle(a.ctx)
+		return errors.Join(g.run(a, w, h.Head, req), h.Close())
 	}
 	h, err := a.loadLocal(w)
 	if err != nil {

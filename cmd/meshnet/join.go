@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"net/netip"
 	"os"
 	"strconv"
 	"strings"
@@ -104,10 +105,31 @@ func (a *app) serving(s node.Status) {
 		s.Shard.Start, s.Shard.End-1, s.Model.Name, s.Model.Layers, blob.Bytes(s.Shard.Bytes), s.Node.Network, s.Node.Peer)
 	fmt.Fprintf(a.stderr, "%.2f ms a token here (%s kernels); cache: %d sessions, %s, %g s\n",
 		float64(s.Shard.DecodeMicros)/1000, s.Shard.CPU, s.Cache.MaxSessions, blob.Bytes(s.Cache.MaxBytes), s.Cache.TTLSeconds)
-	if len(s.Node.Addrs) > 0 {
-		fmt.Fprintln(a.stderr, "others join this mesh with:")
-	}
-	for _, addr := range s.Node.Addrs {
+	fmt.Fprintln(a.stderr, "others join this mesh with:")
+	for _, addr := range telling(s.Node.Addrs) {
 		fmt.Fprintf(a.stdout, "--peer %s\n", addr)
 	}
+}
+
+// telling are the addresses worth a person's eyes: the best one, which comes
+// first, and the first that is reachable from everywhere. status has all.
+func telling(addrs []string) []string {
+	if len(addrs) < 2 {
+		return addrs
+	}
+	out := addrs[:1:1]
+	for _, addr := range addrs {
+		parts := strings.Split(addr, "/") // "", ip4, 192.0.2.7, tcp, 4001, p2p, ID
+		if len(parts) < 3 {
+			continue
+		}
+		ip, err := netip.ParseAddr(parts[2])
+		if err == nil && ip.IsGlobalUnicast() && !ip.IsPrivate() {
+			if addr != out[0] {
+				out = append(out, addr)
+			}
+			break
+		}
+	}
+	return out
 }

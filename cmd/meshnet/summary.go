@@ -16,7 +16,7 @@ func (s *show) summary(r *head.Report, same *bool, took time.Duration) {
 	}
 	fmt.Fprintln(s.a.stdout)
 	row("tokens", "%d in, %d out (ended by %s)", len(r.PromptIDs), len(r.IDs), r.FinishReason)
-	row("time to first token", "%.0f ms (with finding the route)", r.FirstTokenMs)
+	row("time to first token", "%.0f ms", r.FirstTokenMs)
 	row("speed", "%.1f tokens/s; the prompt at %.0f tokens/s", r.DecodeTokensPerS, r.PrefillTokensPerS)
 	for i, h := range r.Route {
 		row(fmt.Sprintf("hop %d", i), "peer %s, layers %d:%d, %.2f ms a token", tail(h.Peer), h.Start, h.End, h.MsPerToken)

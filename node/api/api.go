@@ -66,6 +66,7 @@ type Config struct {
 const (
 	maxBody      = 4 << 20
 	maxHeader    = 64 << 10
+	bodyTimeout  = 30 * time.Second // for a request's body to come
 	writeTimeout = 30 * time.Second // for one write to a client that does not read
 )
 

@@ -28,7 +28,7 @@ type usage struct {
 
 func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 	var body chatRequest
-	if e := decode(r, &body); e != nil {
+	if e := decode(w, r, &body); e != nil {
 		s.refuse(w, "chat", e)
 		return
 	}
@@ -42,7 +42,7 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 
 func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 	var body completionRequest
-	if e := decode(r, &body); e != nil {
+	if e := decode(w, r, &body); e != nil {
 		s.refuse(w, "text", e)
 		return
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/meshnet/meshnet/node/head"
@@ -130,8 +131,11 @@ func (p *prompt) UnmarshalJSON(b []byte) error {
 
 // decode reads the body as one JSON object of valid UTF-8. Fields that we do not
 // know are passed over, as clients send many that change nothing.
-func decode(r *http.Request, v any) *apiError {
+func decode(w http.ResponseWriter, r *http.Request, v any) *apiError {
+	ctl := http.NewResponseController(w)
+	ctl.SetReadDeadline(time.Now().Add(bodyTimeout))
 	body, err := io.ReadAll(r.Body)
+	ctl.SetReadDeadline(time.Time{}) // else the server takes a client that only listens for one that is gone
 	if err != nil {
 		var big *http.MaxBytesError
 		if errors.As(err, &big) {

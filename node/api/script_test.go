@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -28,12 +29,14 @@ import (
 type fake struct {
 	script string
 	asked  chan head.Request
-	gone   chan struct{} // closed when a hang ends
+	gone   chan struct{} // closed when the first answer has ended
+	once   sync.Once
 }
 
 var gapError = &route.GapError{First: 10, Missing: [][2]int{{10, 20}}}
 
 func (f *fake) Generate(ctx context.Context, req head.Request, emit func(head.Delta) error) (head.Result, error) {
+	defer f.once.Do(func() { close(f.gone) })
 	select {
 	case f.asked <- req:
 	default:
@@ -68,7 +71,6 @@ func (f *fake) Generate(ctx context.Context, req head.Request, emit func(head.De
 			return res, nil
 		case "hang":
 			<-ctx.Done()
-			close(f.gone)
 			return res, ctx.Err()
 		case "fail":
 			return res, map[string]error{"gap": fmt.Errorf("plan: %w", gapError), "long": &head.TooLongError{Prompt: 9000, Context: 8192}, "internal": errors.New("boom")}[rest]
