@@ -335,3 +335,15 @@ func TestSession(t *testing.T) {
 		t.Errorf("readyz: %q, %v", ready, err)
 	}
 }
+
+// TestCurl: the API as a person meets it in a shell.
+func TestCurl(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Log("no curl on this machine: not tried")
+		return
+	}
+	out, err := exec.CommandContext(context30(t), "bash", "curl.sh", mesh.url, "tiny").CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
