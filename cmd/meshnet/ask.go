@@ -69,15 +69,15 @@ func (s systemFlag) turns(catalogue string) []chat.Message {
 
 // writer streams an answer to a person or a pipe.
 type writer struct {
-	out   io.Writer // the answer; nil: not shown
-	notes io.Writer // words while waiting; nil: not shown
+	out   io.Writer       // the answer; nil: not shown
+	notes func(head.Note) // words while waiting; nil: not shown
 	last  byte
 }
 
 func (w *writer) emit(d head.Delta) error {
 	if d.Note != nil {
 		if w.notes != nil {
-			fmt.Fprintf(w.notes, "[%s]\n", printable(d.Note.Text))
+			w.notes(*d.Note)
 		}
 		return nil
 	}

@@ -86,6 +86,18 @@ type conversation struct {
 	h     *node.HeadPeer
 	model string
 	turns []chat.Message
+	route string // that was said last
+}
+
+// note says what a person who waits may want to know, the route only when it is another.
+func (t *conversation) note(n head.Note) {
+	if n.Kind == head.NoteRoute {
+		if n.Text == t.route {
+			return
+		}
+		t.route = n.Text
+	}
+	fmt.Fprintf(t.a.stderr, "[%s]\n", printable(n.Text))
 }
 
 // ask sends one more turn and prints the answer, which becomes a turn if it is whole.
@@ -97,7 +109,7 @@ func (t *conversation) ask(ctx context.Context, prompt string) (head.Result, err
 	if t.cmd.Events {
 		res, err = t.h.Generate(ctx, req, t.event)
 	} else {
-		res, err = t.a.answer(ctx, t.h.Head, req, t.a.stderr)
+		res, err = t.a.answer(ctx, t.h.Head, req, t.note)
 	}
 	if err != nil {
 		return res, err

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 
@@ -100,7 +101,11 @@ func (g *generateCmd) run(a *app, w *weights, h *head.Head, req head.Request) (e
 		defer func() { err = errors.Join(err, npy.close()) }()
 		req.Logits = npy.row
 	}
-	res, err := a.answer(a.ctx, h, req, nil)
+	var notes func(head.Note)
+	if g.Mesh {
+		notes = func(n head.Note) { fmt.Fprintf(a.stderr, "[%s]\n", printable(n.Text)) }
+	}
+	res, err := a.answer(a.ctx, h, req, notes)
 	if err != nil {
 		return err
 	}
@@ -112,7 +117,7 @@ func (g *generateCmd) run(a *app, w *weights, h *head.Head, req head.Request) (e
 }
 
 // answer generates with the text to stdout, unless one JSON object is to come.
-func (a *app) answer(ctx context.Context, h *head.Head, req head.Request, notes io.Writer) (head.Result, error) {
+func (a *app) answer(ctx context.Context, h *head.Head, req head.Request, notes func(head.Note)) (head.Result, error) {
 	w := &writer{notes: notes}
 	if !a.json {
 		w.out = a.stdout

@@ -177,7 +177,7 @@ func logger(w *os.File, verbose bool) *slog.Logger {
 		level = slog.LevelDebug
 	}
 	if term.IsTerminal(int(w.Fd())) {
-		return slog.New(tint.NewHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000"}))
+		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000"}))
 	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
 }

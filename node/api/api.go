@@ -42,7 +42,7 @@ type Config struct {
 	Engine Engine
 	Model  Model
 	// Ready runs one real forward through the whole route. It may be slow: the
-	// server asks it once at a time and remembers a success until a request fails.
+	// server asks it once at a time and remembers a success for half a minute, or until a request fails.
 	Ready func(ctx context.Context) error
 	// Status is what /status shows, any JSON.
 	Status func(ctx context.Context) (any, error)

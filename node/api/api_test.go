@@ -303,12 +303,14 @@ func TestReady(t *testing.T) {
 	step("asked again at once", 503, 1)
 	now, outcome = now.Add(3*time.Second), nil
 	step("route there", 200, 2)
-	now = now.Add(time.Hour)
+	now = now.Add(20 * time.Second)
 	step("remembered", 200, 2)
+	now = now.Add(20 * time.Second)
+	step("looked at again after a while", 200, 3)
 	h.ServeHTTP(httptest.NewRecorder(), post("/v1/chat/completions", `{`+hi+`}`))
-	step("after a failed request", 503, 2)
+	step("after a failed request", 503, 3)
 	now = now.Add(3 * time.Second)
-	step("probed again", 200, 3)
+	step("probed again", 200, 4)
 }
 
 // TestMetrics: the figures are there under their documented names.

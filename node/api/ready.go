@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// readiness remembers whether the last forward through the route went well.
+// readiness remembers for a while whether the last forward through the route went well.
 // Probes run one at a time and at most one in probePause.
 type readiness struct {
 	probe func(context.Context) error
@@ -23,7 +23,8 @@ type readiness struct {
 }
 
 const (
-	probePause   = 2 * time.Second
+	probePause   = 2 * time.Second  // after a failure
+	probeAgain   = 30 * time.Second // after a success: peers may have gone without anybody asking
 	probeTimeout = 30 * time.Second
 )
 
@@ -43,7 +44,11 @@ func (r *readiness) note(err error) {
 func (r *readiness) known() (ok, fresh bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.ok, !r.last.IsZero() && r.now().Sub(r.last) < probePause, r.err
+	if r.last.IsZero() {
+		return false, false, r.err
+	}
+	age := r.now().Sub(r.last)
+	return r.ok && age < probeAgain, age < probePause, r.err
 }
 
 // check says nil if the route works, probing it if that isn't known.
