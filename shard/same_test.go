@@ -162,3 +162,19 @@ func TestSameBitsOverPassesAndCuts(t *testing.T) {
 		}
 	}
 }
+
+// The one hash that every machine must find, whatever its architecture: peers
+// compare bytes. It was the same on amd64 (all kernel sets), 386 and arm64. A change of
+// it is a change of the network's numerics and needs a new protocol version.
+func TestBitsAreThoseOfEveryMachine(t *testing.T) {
+	m := open(t, tinyFile(t))
+	h := loadHead(t, m, Options{Threads: 1})
+	var ids []int32
+	for i := range 100 {
+		ids = append(ids, int32(i*37%m.Info().Vocab))
+	}
+	e := load(t, m, 0, m.Info().Layers, Options{Threads: 1})
+	if got, want := bits(t, h, []*Engine{e}, nil, ids, len(ids)), "c4270611b0997f6f"; got != want {
+		t.Errorf("the tiny model's logits hash to %s with %s, want %s", got, e.CPU(), want)
+	}
+}
