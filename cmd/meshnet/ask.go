@@ -13,7 +13,7 @@ import (
 
 // modelFlag names the model of a verb.
 type modelFlag struct {
-	Model string `help:"Model: a name of the list (meshnet model list), hf:OWNER/REPO/FILE, pip:PACKAGE==VERSION or a path." default:"smollm2" env:"MESHNET_MODEL" placeholder:"MODEL"`
+	Model string `help:"Model (default ${default}): a name of meshnet model list, hf:OWNER/REPO/FILE, pip:PACKAGE==VERSION or a path." default:"smollm2" env:"MESHNET_MODEL" placeholder:"MODEL"`
 }
 
 // sampling is how the next token is chosen and when an answer ends.
@@ -52,7 +52,7 @@ func (s *sampling) apply(req *head.Request) {
 
 // systemFlag is the first turn of a conversation.
 type systemFlag struct {
-	System *string `help:"System prompt (default: the catalogue's for the model; '' sends none)." placeholder:"TEXT"`
+	System *string `help:"System prompt (default: the catalogue's for the model; an empty text sends none)." placeholder:"TEXT"`
 }
 
 // turns begins a conversation.

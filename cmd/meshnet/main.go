@@ -84,6 +84,9 @@ func run(args []string) int {
 		fmt.Fprintln(os.Stderr, "meshnet:", err)
 		return exitUsage
 	}
+	if len(args) == 0 {
+		args = []string{"--help"}
+	}
 	parsed, err := parser.Parse(args)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "meshnet:", err)

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/netip"
 	"syscall"
@@ -92,13 +91,10 @@ func (a *app) neighbours(f *netFlags) []string {
 	return addrs
 }
 
-// startError gives what may go wrong at a start its exit code and the next step.
+// startError gives what may go wrong at a start its exit code; the words are the host's.
 func startError(err error) error {
-	switch {
-	case errors.Is(err, node.ErrIdentityInUse):
+	if errors.Is(err, node.ErrIdentityInUse) || errors.Is(err, syscall.EADDRINUSE) {
 		return fail(exitInUse, err)
-	case errors.Is(err, syscall.EADDRINUSE):
-		return fail(exitInUse, fmt.Errorf("%w; give another --listen address, or port 0 for any free one", err))
 	}
 	return err
 }
