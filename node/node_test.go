@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -283,5 +284,40 @@ func TestTogether(t *testing.T) {
 	slices.SortFunc(got, func(a, b Status) int { return a.Shard.Start - b.Shard.Start })
 	if got[0].Shard.Start != 2 || got[0].Shard.End != 5 || got[1].Shard.Start != 5 || got[1].Shard.End != 8 {
 		t.Errorf("they took %d:%d and %d:%d; 2:8 was missing", got[0].Shard.Start, got[0].Shard.End, got[1].Shard.Start, got[1].Shard.End)
+	}
+}
+
+// TestControl: the socket works under a path that is too long for one, refuses
+// nonsense, and leaves nothing.
+func TestControl(t *testing.T) {
+	m := newMesh(t)
+	m.home = filepath.Join(m.home, strings.Repeat("long", 30))
+	s, stop := m.join("a", func(c *JoinConfig) { c.Start, c.End = 0, 8 })
+	socket := filepath.Join(m.home, "nodes", "a", "control.sock")
+	found := Local(t.Context(), m.home)
+	if len(found) != 1 || found[0].Node.Peer != s.Node.Peer || found[0].Node.State != "online" {
+		t.Errorf("found %+v", found)
+	}
+	for _, body := range []string{``, `{`, `{"session":""}`, `{"session":"xyz"}`, `{"session":7}`, strings.Repeat("x", 5000)} {
+		var out any
+		if err := call(t.Context(), socket, "POST", "/evict", strings.NewReader(body), &out); err == nil {
+			t.Errorf("evict %.20q: %v", body, out)
+		}
+	}
+	real, err := os.Readlink(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Stat(real)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	for _, path := range []string{socket, filepath.Dir(real)} {
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", path, err)
+		}
 	}
 }
