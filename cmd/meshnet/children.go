@@ -80,8 +80,12 @@ func (c *child) next(v any) error {
 	return json.Unmarshal(line, v)
 }
 
+const startTime = 5 * time.Minute // a large model from a slow disk
+
 // first waits for the line that says that a child is up.
 func (c *child) first(ctx context.Context, v any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("%s is not up after %v", c.name, startTime))
+	defer cancel()
 	got := make(chan error, 1)
 	go func() { got <- c.next(v) }()
 	select {
@@ -158,12 +162,12 @@ func (l *lastWords) String() string {
 	return printable(strings.TrimSpace(string(l.buf)))
 }
 
-// exitCode is the code that a child ended with, if it has ended in an error.
+// exitCode is the code of a child that ended without doing what it should.
 func (c *child) exitCode() int {
 	<-c.ended
 	var e *exec.ExitError
-	if errors.As(c.err, &e) {
+	if errors.As(c.err, &e) && e.ExitCode() > 0 {
 		return e.ExitCode()
 	}
-	return 0
+	return exitFailure
 }
