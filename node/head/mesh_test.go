@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/meshnet/meshnet/node/head"
 	"github.com/meshnet/meshnet/p2p"
@@ -106,6 +107,12 @@ func TestMeshEqualsOracle(t *testing.T) {
 		c.b.Close()
 		if !w.Forgotten(2e9) {
 			t.Error("a hop still holds the session two seconds after its end")
+		}
+		time.Sleep(time.Second)
+		for _, id := range []p2p.PeerID{"a", "b", "c"} {
+			if n := w.Net.Stats(id, "head").Frames[wire.KindError]; n > 0 {
+				t.Errorf("%s complained %d times about a session that just ended", id, n)
+			}
 		}
 	})
 }

@@ -290,6 +290,9 @@ func (c *Circuit) breakLeg(l *leg, e *Error) {
 func (c *Circuit) readLeg(l *leg) {
 	for {
 		f, err := l.c.read()
+		if err != nil && c.ctx.Err() != nil {
+			return // Close ended the stream, and a reset now would take its CLOSE along
+		}
 		if err != nil {
 			e := &Error{Hop: l.i, Peer: l.hop.Peer.ID, Side: Local, Err: err}
 			var bad *wire.BadError
@@ -330,7 +333,9 @@ func (c *Circuit) frame(l *leg, f wire.Frame) *Error {
 			return nonsense(wire.CodeBadFrame, "a PING that is no answer")
 		}
 		c.mu.Lock()
-		l.pong = *f
+		if f.Nonce >= l.pong.Nonce { // two that were asked at once may be answered in either order
+			l.pong = *f
+		}
 		if f.Nonce == l.marks {
 			l.mark = *f
 		}

@@ -267,6 +267,11 @@ func (s *Server) beating(peer p2p.PeerID, n int) int {
 	defer s.mu.Unlock()
 	if s.beats[peer] += n; s.beats[peer] == 0 {
 		delete(s.beats, peer)
+		for _, ss := range s.sessions {
+			if ss.owner == string(peer) {
+				ss.quiet = time.Now()
+			}
+		}
 	}
 	return s.beats[peer]
 }

@@ -65,6 +65,9 @@ const (
 
 	beatEvery = time.Second
 	beatDead  = 3 * time.Second
+	// beatless is how long a head may hold a session without a heartbeat stream: it
+	// opens one with the session, and another if that breaks.
+	beatless = 2 * beatDead
 )
 
 // ChunkRows is how many rows of a prefill go into one frame.

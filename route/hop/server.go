@@ -117,10 +117,11 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// sweep frees expired cache entries that nobody asks for.
+// sweep frees expired cache entries that nobody asks for, and sessions of heads
+// that do not beat.
 func (s *Server) sweep() {
 	defer close(s.swept)
-	every := min(max(s.cfg.Cache.Stats().TTL/4, 100*time.Millisecond), 30*time.Second)
+	every := min(max(s.cfg.Cache.Stats().TTL/4, 100*time.Millisecond), 2*time.Second)
 	t := time.NewTicker(every)
 	defer t.Stop()
 	for {
@@ -129,6 +130,7 @@ func (s *Server) sweep() {
 			if n := s.cfg.Cache.Sweep(); n > 0 {
 				s.log.Info("cache entries expired", "count", n)
 			}
+			s.endQuiet(time.Now())
 		case <-s.stop:
 			return
 		}
@@ -351,11 +353,11 @@ func (s *Server) serveLink(ctx context.Context, c *conn, o *wire.Open) {
 		return
 	}
 	err := ss.read(c, false)
-	if !errors.Is(err, io.EOF) {
-		_ = c.s.Reset()
+	if errors.Is(err, io.EOF) || context.Cause(ss.ctx) == errClosed {
+		_ = c.s.Close()
 		return
 	}
-	_ = c.s.Close()
+	_ = c.s.Reset()
 }
 
 func (s *Server) checkLink(o *wire.Open) *refusal {
@@ -438,6 +440,18 @@ func (s *Server) Drain(ctx context.Context) error {
 		case <-changed:
 		case <-ctx.Done():
 			return fmt.Errorf("drain: %d sessions are left: %w", n, ctx.Err())
+		}
+	}
+}
+
+// endQuiet ends the sessions of heads that have had no heartbeat stream for too
+// long: one that vanished before its first beat would keep its cache for ever.
+func (s *Server) endQuiet(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, ss := range s.sessions {
+		if s.beats[p2p.PeerID(ss.owner)] == 0 && now.Sub(ss.quiet) > beatless {
+			ss.end(errHeadLost)
 		}
 	}
 }

@@ -74,6 +74,7 @@ func open() *wire.Open {
 // ready opens a session and expects READY.
 func ready(w *hoptest.World, from, to p2p.PeerID, o *wire.Open) (*raw, *wire.Ready) {
 	w.T.Helper()
+	w.Beat(from, to)
 	r := dial(w, from, to, p2p.ActivationProtocol)
 	r.send(o)
 	f := r.get()
@@ -448,6 +449,22 @@ func TestDrain(t *testing.T) {
 			t.Error(err)
 		}
 		_ = r.s.Close()
+	})
+}
+
+// TestHeadWithoutHeart: a head that opens a session and never beats loses it.
+func TestHeadWithoutHeart(t *testing.T) {
+	bubble(t, func(t *testing.T, w *hoptest.World) {
+		r := dial(w, "head", "p", p2p.ActivationProtocol)
+		r.send(open())
+		r.get()
+		at := time.Now()
+		if r.get() != nil || time.Since(at) > 9*time.Second {
+			t.Errorf("the stream ended after %v", time.Since(at))
+		}
+		if !w.Forgotten(2 * time.Second) {
+			t.Error("the session is kept")
+		}
 	})
 }
 

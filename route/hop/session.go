@@ -40,8 +40,9 @@ type session struct {
 	cancel  context.CancelCauseFunc
 	readers sync.WaitGroup // of links
 	stopped chan struct{}  // closed when the worker has ended
-	// replaced is under srv.mu: a later epoch has taken the cache entry over.
-	replaced bool
+	// Under srv.mu:
+	replaced bool      // a later epoch has taken the cache entry over
+	quiet    time.Time // the head has had no heartbeat stream since, if it has none
 
 	mu     sync.Mutex
 	ended  bool
@@ -76,7 +77,7 @@ func newSession(s *Server, c *conn, o *wire.Open) *session {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	return &session{
 		srv: s, open: o, owner: string(c.peer), head: c, ctx: ctx, cancel: cancel,
-		stopped: make(chan struct{}), full: make(chan struct{}, 1),
+		stopped: make(chan struct{}), full: make(chan struct{}, 1), quiet: time.Now(),
 	}
 }
 
@@ -218,7 +219,11 @@ func (ss *session) end(cause error) {
 		_ = ss.head.s.Reset()
 	}
 	for _, c := range []*conn{prev, next} {
-		if c != nil {
+		switch {
+		case c == nil:
+		case cause == errClosed: // the other side sees an end, not a failure
+			_ = c.s.Close()
+		default:
 			_ = c.s.Reset()
 		}
 	}
@@ -426,16 +431,32 @@ func (ss *session) link(c *conn) bool {
 	go func() {
 		defer ss.readers.Done()
 		err := ss.readNext(c)
-		_ = c.s.Reset()
 		ss.mu.Lock()
 		ss.broken = true
-		ended := ss.ended
 		ss.mu.Unlock()
-		if !ended {
+		if errors.Is(err, io.EOF) && ss.endsWithin(closeTimeout) {
+			_ = c.s.Close()
+			return
+		}
+		_ = c.s.Reset()
+		if ss.ctx.Err() == nil {
 			ss.tell(wire.Error{Code: wire.CodeLinkDown, Peer: string(c.peer), Text: err.Error()})
 		}
 	}()
 	return true
+}
+
+// endsWithin waits for the session's end. When a head closes a session the next hop
+// may hear of it first, and its closing the link is no complaint then.
+func (ss *session) endsWithin(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ss.ctx.Done():
+		return true
+	case <-t.C:
+		return false
+	}
 }
 
 // readNext takes the next hop's credit until the link breaks.
@@ -443,9 +464,6 @@ func (ss *session) readNext(c *conn) error {
 	for {
 		f, err := c.read()
 		if err != nil {
-			if errors.Is(err, io.EOF) {
-				return errors.New("the next peer closed the link")
-			}
 			return err
 		}
 		switch f := f.(type) {

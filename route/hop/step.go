@@ -211,7 +211,7 @@ func (c *Circuit) late(ctx context.Context, seq uint32, graced bool) *Error {
 // ping asks every hop for a sign of life and names the first that gives none
 // within a second.
 func (c *Circuit) ping(ctx context.Context) *Error {
-	nonce := c.askAll(false)
+	nonce := c.askAll()
 	t := time.NewTimer(pingTimeout)
 	defer t.Stop()
 	for {
@@ -243,7 +243,7 @@ func (c *Circuit) ping(ctx context.Context) *Error {
 
 // askAll sends a PING to every hop. The writes go on by themselves: a stuck stream
 // must not delay the others.
-func (c *Circuit) askAll(mark bool) uint64 {
+func (c *Circuit) askAll() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.nonce++
@@ -251,9 +251,6 @@ func (c *Circuit) askAll(mark bool) uint64 {
 		return c.nonce
 	}
 	for _, l := range c.legs {
-		if mark {
-			l.marks = c.nonce
-		}
 		p := &wire.Ping{Session: c.req.Session, Epoch: c.req.Epoch, Nonce: c.nonce}
 		c.wg.Go(func() { _ = l.c.write(p, 0) })
 	}
@@ -261,8 +258,19 @@ func (c *Circuit) askAll(mark bool) uint64 {
 }
 
 // Mark remembers what every hop has done so far; Counters counts from there. It
-// does not wait for the answers.
-func (c *Circuit) Mark() { c.askAll(true) }
+// does not wait for the answers, but no later step overtakes it to the first hop.
+func (c *Circuit) Mark() {
+	c.mu.Lock()
+	c.nonce++
+	nonce := c.nonce
+	for _, l := range c.legs {
+		l.marks = nonce
+	}
+	c.mu.Unlock()
+	for _, l := range c.legs {
+		_ = l.c.write(&wire.Ping{Session: c.req.Session, Epoch: c.req.Epoch, Nonce: nonce}, 0) // its reader sees what is broken
+	}
+}
 
 // Counters are what a hop did since Mark, or since Open if its answer to Mark is
 // not here.

@@ -132,6 +132,15 @@ func (w *World) Client(id p2p.PeerID) *hop.Client {
 	return hop.NewClient(p, h, w.Log)
 }
 
+// Beat has one peer send heartbeats to another, as a head does to its hops.
+func (w *World) Beat(from, to p2p.PeerID) {
+	h := hop.NewHearts(w.Net.Peer(from), w.Log)
+	h.Watch(w.Dir.Peer(to))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.hearts = append(w.hearts, h)
+}
+
 // Close ends everything and fails the test for what was left behind.
 func (w *World) Close() {
 	for _, v := range w.all() {
