@@ -190,7 +190,11 @@ func (v *Visitor) Plan(ctx context.Context) (route.Route, error) {
 	if v.cfg.Model.Layers == 0 {
 		return route.Route{}, fmt.Errorf("plan a route: the number of layers of %q is not known", v.cfg.Model.Name)
 	}
-	return v.waitRoute(ctx, v.plan)
+	if r, err := v.waitRoute(ctx, v.plan); err != nil {
+		return r, err
+	}
+	v.settle(ctx) // more peers and round trips than the first that make a route
+	return v.plan()
 }
 
 func (v *Visitor) plan() (route.Route, error) {
