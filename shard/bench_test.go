@@ -1,6 +1,7 @@
 package shard
 
 import (
+	"fmt"
 	"os"
 	"testing"
 )
@@ -22,11 +23,6 @@ func BenchmarkModel(b *testing.B) {
 	}
 	out := make([]float32, m.Info().Vocab)
 	x := embed(b, h, ids)
-	last := func() {
-		if err := h.Logits(x[len(x)-e.Hidden():], 1, out); err != nil {
-			b.Fatal(err)
-		}
-	}
 	b.Run("prefill512", func(b *testing.B) {
 		for b.Loop() {
 			s := newState(b, e, 0, layers)
@@ -34,24 +30,39 @@ func BenchmarkModel(b *testing.B) {
 				b.Fatal(err)
 			}
 			forward(b, e, Item{s, 512, x})
-			last()
+			if err := h.Logits(x[len(x)-e.Hidden():], 1, out); err != nil {
+				b.Fatal(err)
+			}
 			s.Close()
 		}
 		b.ReportMetric(512*float64(b.N)/b.Elapsed().Seconds(), "tok/s")
 	})
-	b.Run("decode128", func(b *testing.B) {
-		x = x[:e.Hidden()]
-		for b.Loop() {
-			s := newState(b, e, 0, layers)
-			for i := range 128 {
-				if err := h.Embed(ids[i:i+1], x); err != nil {
-					b.Fatal(err)
-				}
-				forward(b, e, Item{s, 1, x})
-				last()
+	for _, depth := range []int{0, 1024} {
+		b.Run(fmt.Sprintf("decode128/depth=%d", depth), func(b *testing.B) {
+			benchDecode(b, e, h, ids, depth)
+		})
+	}
+}
+
+// benchDecode measures steps of one token after depth others.
+func benchDecode(b *testing.B, e *Engine, h *Head, ids []int32, depth int) {
+	start, end := e.Range()
+	s := newState(b, e, start, end)
+	for at := 0; at < depth; at += len(ids) {
+		forward(b, e, Item{s, len(ids), embed(b, h, ids)})
+	}
+	x, out := make([]float32, e.Hidden()), make([]float32, h.model.Vocab)
+	for b.Loop() {
+		s.Truncate(depth)
+		for i := range 128 {
+			if err := h.Embed(ids[i:i+1], x); err != nil {
+				b.Fatal(err)
 			}
-			s.Close()
+			forward(b, e, Item{s, 1, x})
+			if err := h.Logits(x, 1, out); err != nil {
+				b.Fatal(err)
+			}
 		}
-		b.ReportMetric(128*float64(b.N)/b.Elapsed().Seconds(), "tok/s")
-	})
+	}
+	b.ReportMetric(128*float64(b.N)/b.Elapsed().Seconds(), "tok/s")
 }
