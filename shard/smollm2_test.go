@@ -16,18 +16,18 @@ import (
 	"github.com/meshnet/meshnet/shard/gguf"
 	"github.com/meshnet/meshnet/shard/tensor"
 	"github.com/meshnet/meshnet/shard/token"
+	"github.com/meshnet/meshnet/testnet/realmodel"
 )
 
 // Figures of llama.cpp (default settings) on this file, against a float64
 // forward pass over the same dequantized weights. The distance comes from 8-bit
 // activations, which this engine has as well.
 const (
-	textTokens      = 2000
-	referenceNLL    = 2.8126
-	llamaTextKL     = 0.00298915 // mean over the text
-	llamaPromptKL   = 0.00446    // at the end of the prompt
-	certainArgmax   = 0.5        // reference gap above which the best id must agree
-	smollm2Variable = "MESHNET_TEST_SMOLLM2"
+	textTokens    = 2000
+	referenceNLL  = 2.8126
+	llamaTextKL   = 0.00298915 // mean over the text
+	llamaPromptKL = 0.00446    // at the end of the prompt
+	certainArgmax = 0.5        // reference gap above which the best id must agree
 )
 
 // smollm2Prompt is "In the year 1687 a book was printed in London …" of the
@@ -37,14 +37,7 @@ var smollm2Prompt = []int32{788, 260, 713, 216, 33, 38, 40, 39, 253, 1863, 436, 
 
 func smollm2(t *testing.T) *Model {
 	t.Helper()
-	path := os.Getenv(smollm2Variable)
-	if path == "" {
-		if os.Getenv("MESHNET_OFFLINE") == "1" {
-			t.Skipf("MESHNET_OFFLINE=1 and %s names no file: quality on a real model is not checked", smollm2Variable)
-		}
-		t.Fatalf("%s names no file: run `meshnet model pull smollm2` and set it to the path that `meshnet model show smollm2` prints, or set MESHNET_OFFLINE=1 to go without", smollm2Variable)
-	}
-	return open(t, path)
+	return open(t, realmodel.SmolLM2(t))
 }
 
 // floatCopy is the model with all matrices dequantized to F32: no activation is

@@ -225,6 +225,8 @@ func (h *Head) Prompt(ctx context.Context, req Request) ([]int32, error) {
 		return h.conversation(ctx, req.Messages)
 	case req.Text == "":
 		return nil, badRequest("the prompt is empty")
+	case t.AtLeast(req.Text) > h.MaxLen():
+		return nil, &TooLongError{Prompt: t.AtLeast(req.Text), Context: h.MaxLen()}
 	}
 	ids, err := t.Encode(req.Text, true)
 	if err != nil {
@@ -239,6 +241,13 @@ func (h *Head) Prompt(ctx context.Context, req Request) ([]int32, error) {
 func (h *Head) conversation(ctx context.Context, msgs []chat.Message) ([]int32, error) {
 	if h.cfg.Runner == nil {
 		return nil, badRequest("this head takes no conversations, only text and ids")
+	}
+	least := 0
+	for _, m := range msgs {
+		least += h.cfg.Tokenizer.AtLeast(m.Content)
+	}
+	if least > h.MaxLen() {
+		return nil, &TooLongError{Prompt: least, Context: h.MaxLen()}
 	}
 	p, err := chat.Encode(ctx, h.cfg.Runner, h.cfg.Tokenizer, h.cfg.Template, msgs, true)
 	switch {

@@ -132,6 +132,7 @@ type MeshBackend struct {
 
 	marked   *hop.Circuit
 	inAtMark uint64 // bytes from the hops when decode counting began
+	decodes  int    // steps since then
 	stats    BackendStats
 }
 
@@ -297,9 +298,11 @@ func (b *MeshBackend) send(ctx context.Context, a route.Send) (route.Event, erro
 	b.rows = rows
 	// Per-token figures count from the last prefill, which is no decode step.
 	if a.Mode == wire.Prefill || b.marked != b.circuit {
-		b.marked = b.circuit
+		b.marked, b.decodes = b.circuit, 0
 		b.circuit.Mark()
 		b.inAtMark = b.circuit.BytesIn()
+	} else {
+		b.decodes++
 	}
 	return route.Done{Epoch: a.Epoch}, nil
 }
@@ -377,11 +380,11 @@ func (b *MeshBackend) Stats() BackendStats {
 			hs.MsPerToken = float64(counters[i].Micros) / n / 1000
 			hs.BytesPerToken = float64(counters[i].BytesIn) / n
 			st.BytesPerToken += hs.BytesPerToken
-			if i == 0 {
-				st.BytesPerToken += float64(in) / n
-			}
 		}
 		st.Route = append(st.Route, hs)
+	}
+	if b.decodes > 0 {
+		st.BytesPerToken += float64(in) / float64(b.decodes)
 	}
 	b.stats = st
 	return st

@@ -100,7 +100,7 @@ var ErrBadRequest = errors.New("bad request")
 type TooLongError struct{ Prompt, Context int }
 
 func (e *TooLongError) Error() string {
-	return fmt.Sprintf("the prompt has %d tokens; with at least one of the answer it must fit the context of %d: shorten it or start a new conversation", e.Prompt, e.Context)
+	return fmt.Sprintf("the prompt has %d tokens or more; with at least one of the answer it must fit the context of %d: shorten it or start a new conversation", e.Prompt, e.Context)
 }
 
 func (e *TooLongError) Unwrap() error { return ErrBadRequest }

@@ -56,6 +56,7 @@ type session struct {
 
 	lastSeq              atomic.Uint32
 	frames, rows, micros atomic.Uint64
+	in                   atomic.Uint64 // bytes of frames: an activation's count when it was applied, as it does in frames
 }
 
 // item is an activation on its way from a reader to the worker.
@@ -63,6 +64,7 @@ type item struct {
 	act  *wire.Activation // without its payload
 	x    []float32
 	size int // bytes of payload
+	wire int // bytes of the whole frame
 	from *conn
 	at   time.Time
 }
@@ -258,6 +260,9 @@ func (ss *session) read(c *conn, head bool) error {
 			}
 			return err
 		}
+		if f.Kind() != wire.KindActivation {
+			ss.in.Add(uint64(c.r.FrameBytes()))
+		}
 		switch f := f.(type) {
 		case *wire.Activation:
 			if err := ss.take(c, f, accused); err != nil {
@@ -314,7 +319,7 @@ func (ss *session) take(c *conn, f *wire.Activation, accused string) error {
 	if len(ss.inbox) >= maxInbox {
 		return errors.New("too many frames wait")
 	}
-	ss.inbox = append(ss.inbox, item{act: f, x: x, size: size, from: c, at: time.Now()})
+	ss.inbox = append(ss.inbox, item{act: f, x: x, size: size, wire: c.r.FrameBytes(), from: c, at: time.Now()})
 	select {
 	case ss.full <- struct{}{}:
 	default:
@@ -327,15 +332,17 @@ func (ss *session) progress() wire.Ping {
 	p := wire.Ping{
 		Session: ss.open.Session, Epoch: ss.open.Epoch, Reply: true, LastSeq: ss.lastSeq.Load(),
 		Frames: ss.frames.Load(), Rows: ss.rows.Load(), Micros: ss.micros.Load(),
-		BytesIn: ss.head.in.Load(), BytesOut: ss.head.out.Load(),
+		BytesIn: ss.in.Load(), BytesOut: ss.head.out.Load(),
 	}
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	for _, c := range []*conn{ss.prev, ss.next} {
 		if c != nil {
-			p.BytesIn += c.in.Load()
 			p.BytesOut += c.out.Load()
 		}
+	}
+	if ss.next != nil {
+		p.BytesIn += ss.next.in.Load()
 	}
 	return p
 }

@@ -96,6 +96,7 @@ func (ss *session) apply(it item) {
 		return
 	}
 	ss.frames.Add(1)
+	ss.in.Add(uint64(it.wire))
 	ss.rows.Add(uint64(a.Rows))
 	ss.micros.Add(uint64(micros))
 	count := &ss.srv.count
