@@ -181,6 +181,86 @@ done:
 	VZEROUPPER
 	RET
 
+// func geluMulAVX2(dst, gate, up *float32, n int)
+TEXT ·geluMulAVX2(SB), NOSPLIT, $0-32
+	MOVQ dst+0(FP), DI
+	MOVQ gate+8(FP), SI
+	MOVQ up+16(FP), DX
+	MOVQ n+24(FP), CX
+	EXPCONST
+	SUBQ $8, CX
+	JLT done
+loop:
+	VMOVUPS (SI), Y5
+	VBROADCASTSS GELU1, Y1
+	VBROADCASTSS GELU3, Y2
+	VMULPS Y5, Y5, Y0
+	VFMADD213PS Y1, Y2, Y0
+	VMULPS Y5, Y0, Y0
+	EXP
+	VADDPS Y15, Y0, Y0
+	VDIVPS Y0, Y5, Y0
+	VMULPS (DX), Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ $32, SI
+	ADDQ $32, DX
+	ADDQ $32, DI
+	SUBQ $8, CX
+	JGE loop
+done:
+	VZEROUPPER
+	RET
+
+// func softCapAVX2(x *float32, n int, limit float32)
+//
+// Both branches of Tanh are computed: Y0 from the exponential, Y2 the polynomial.
+TEXT ·softCapAVX2(SB), NOSPLIT, $0-20
+	MOVQ x+0(FP), DI
+	MOVQ n+8(FP), CX
+	EXPCONST
+	SUBQ $8, CX
+	JLT done
+loop:
+	VBROADCASTSS limit+16(FP), Y1
+	VMOVUPS (DI), Y5
+	VDIVPS Y1, Y5, Y5
+	VBROADCASTSS SIGN, Y1
+	VANDNPS Y5, Y1, Y0
+	VADDPS Y0, Y0, Y0
+	EXP
+	VADDPS Y15, Y0, Y0
+	VBROADCASTSS TWO, Y1
+	VDIVPS Y0, Y1, Y0
+	VSUBPS Y0, Y15, Y0
+	VBROADCASTSS SIGN, Y1
+	VANDPS Y1, Y5, Y2
+	VORPS Y2, Y0, Y0
+	VANDNPS Y5, Y1, Y4
+	VMULPS Y5, Y5, Y1
+	VBROADCASTSS T0, Y2
+	VBROADCASTSS T1, Y3
+	VFMADD213PS Y3, Y1, Y2
+	VBROADCASTSS T2, Y3
+	VFMADD213PS Y3, Y1, Y2
+	VBROADCASTSS T3, Y3
+	VFMADD213PS Y3, Y1, Y2
+	VBROADCASTSS T4, Y3
+	VFMADD213PS Y3, Y1, Y2
+	VMULPS Y1, Y2, Y2
+	VFMADD213PS Y5, Y5, Y2
+	VBROADCASTSS SMALL, Y3
+	VCMPPS $1, Y3, Y4, Y4
+	VBLENDVPS Y4, Y2, Y0, Y0
+	VBROADCASTSS limit+16(FP), Y1
+	VMULPS Y1, Y0, Y0
+	VMOVUPS Y0, (DI)
+	ADDQ $32, DI
+	SUBQ $8, CX
+	JGE loop
+done:
+	VZEROUPPER
+	RET
+
 // func expSumAVX2(x *float32, n int, shift float32) float32
 //
 // The lanes are on the stack between turns: EXP needs the registers.

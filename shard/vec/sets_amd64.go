@@ -10,6 +10,8 @@ func sets() []Kernels {
 		add:        func(dst, x []float32) { addAVX2(p(dst), p(x), len(x)) },
 		scale:      func(x []float32, s float32) { scaleAVX2(p(x), len(x), s) },
 		siluMul:    func(dst, gate, up []float32) { siluMulAVX2(p(dst), p(gate), p(up), len(gate)) },
+		geluMul:    func(dst, gate, up []float32) { geluMulAVX2(p(dst), p(gate), p(up), len(gate)) },
+		softCap:    func(x []float32, limit float32) { softCapAVX2(p(x), len(x), limit) },
 		maximum:    func(x []float32) float32 { return maximumAVX2(p(x), len(x)) },
 		expSum:     func(x []float32, shift float32) float32 { return expSumAVX2(p(x), len(x), shift) },
 		ropePairs:  func(x, cos, sin []float32) { ropePairsAVX2(p(x), p(cos), p(sin), len(cos)) },
@@ -33,6 +35,8 @@ func sets() []Kernels {
 	five := two
 	five.Name = "avx512"
 	five.siluMul = func(dst, gate, up []float32) { siluMulAVX512(p(dst), p(gate), p(up), len(gate)) }
+	five.geluMul = func(dst, gate, up []float32) { geluMulAVX512(p(dst), p(gate), p(up), len(gate)) }
+	five.softCap = func(x []float32, limit float32) { softCapAVX512(p(x), len(x), limit) }
 	five.expSum = func(x []float32, shift float32) float32 { return expSumAVX512(p(x), len(x), shift) }
 	five.scores = func(out []float32, stride int, q []float32, rows int, keys []float32, dim int) {
 		if rows == 1 {
@@ -86,6 +90,18 @@ func siluMulAVX2(dst, gate, up *float32, n int)
 
 //go:noescape
 func siluMulAVX512(dst, gate, up *float32, n int)
+
+//go:noescape
+func geluMulAVX2(dst, gate, up *float32, n int)
+
+//go:noescape
+func geluMulAVX512(dst, gate, up *float32, n int)
+
+//go:noescape
+func softCapAVX2(x *float32, n int, limit float32)
+
+//go:noescape
+func softCapAVX512(x *float32, n int, limit float32)
 
 //go:noescape
 func maximumAVX2(x *float32, n int) float32

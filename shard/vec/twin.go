@@ -12,6 +12,8 @@ func twin() Kernels {
 		add:        twinAdd,
 		scale:      twinScale,
 		siluMul:    twinSiLUMul,
+		geluMul:    twinGELUMul,
+		softCap:    twinSoftCap,
 		maximum:    twinMaximum,
 		expSum:     twinExpSum,
 		ropePairs:  twinRopePairs,
@@ -61,6 +63,22 @@ func twinSiLUMul(dst, gate, up []float32) {
 	for i, g := range gate {
 		s := g / float32(1+Exp(-g))
 		dst[i] = s * up[i]
+	}
+}
+
+// twinGELUMul uses that (1 + tanh(u)) / 2 = 1 / (1 + exp(-2u)), which keeps the
+// small values of negative gates, where 1 + tanh(u) cancels.
+func twinGELUMul(dst, gate, up []float32) {
+	for i, g := range gate {
+		w := float32(g * FMA(float32(g*g), gelu3, gelu1))
+		s := g / float32(1+Exp(w))
+		dst[i] = s * up[i]
+	}
+}
+
+func twinSoftCap(x []float32, limit float32) {
+	for i, v := range x {
+		x[i] = limit * Tanh(v/limit)
 	}
 }
 
@@ -155,4 +173,34 @@ func Exp(x float32) float32 {
 	p := FMA(FMA(FMA(FMA(FMA(expP0, r, expP1), r, expP2), r, expP3), r, expP4), r, expP5)
 	y := float32(FMA(p, float32(r*r), r) + 1)
 	return y * math.Float32frombits(math.Float32bits(t)<<23+127<<23)
+}
+
+// Constants of GELU in its tanh form: -2u = x * (gelu1 + gelu3 * x²), where
+// u = sqrt(2/pi) * (x + 0.044715 x³).
+const (
+	gelu1 = -1.5957691216057308
+	gelu3 = -0.07135481627159146
+)
+
+// Constants of Tanh: where its polynomial ends, and that of (tanh(x) - x) / x³
+// by powers of x², highest first (Cephes, tanhf).
+const (
+	tanhSmall = 0.625
+	tanhP0    = -5.70498872745e-3
+	tanhP1    = 2.06390887954e-2
+	tanhP2    = -5.37397155531e-2
+	tanhP3    = 1.33314422036e-1
+	tanhP4    = -3.33332819422e-1
+)
+
+// Tanh is the hyperbolic tangent, within 3 units in the last place.
+func Tanh(x float32) float32 {
+	a := math.Float32frombits(math.Float32bits(x) &^ (1 << 31))
+	if a < tanhSmall {
+		z := float32(x * x)
+		p := FMA(FMA(FMA(FMA(tanhP0, z, tanhP1), z, tanhP2), z, tanhP3), z, tanhP4)
+		return FMA(float32(p*z), x, x)
+	}
+	y := 1 - float32(2/float32(1+Exp(a+a)))
+	return math.Float32frombits(math.Float32bits(y) | math.Float32bits(x)&(1<<31))
 }

@@ -37,6 +37,8 @@ type Kernels struct {
 	add         func(dst, x []float32)
 	scale       func(x []float32, s float32)
 	siluMul     func(dst, gate, up []float32)
+	geluMul     func(dst, gate, up []float32)
+	softCap     func(x []float32, limit float32)
 	maximum     func(x []float32) float32
 	expSum      func(x []float32, shift float32) float32
 	ropePairs   func(x, cos, sin []float32)
@@ -59,9 +61,21 @@ func For(name string) (*Kernels, error) {
 		if k.unavailable != "" {
 			return nil, fmt.Errorf("vector kernels %q: %s", name, k.unavailable)
 		}
+		k.complete()
 		return &k, nil
 	}
 	return nil, fmt.Errorf("vector kernels %q: unknown; there are %v", name, Names())
+}
+
+// complete gives the twin's function for each that a set lacks.
+func (k *Kernels) complete() {
+	t := twin()
+	if k.geluMul == nil {
+		k.geluMul = t.geluMul
+	}
+	if k.softCap == nil {
+		k.softCap = t.softCap
+	}
 }
 
 // RMSNorm writes x / sqrt(mean(x²) + eps) * w to dst, which may be x.
@@ -87,6 +101,25 @@ func (k *Kernels) Scale(x []float32, s float32) {
 func (k *Kernels) SiLUMul(dst, gate, up []float32) {
 	need(len(gate)%Lanes == 0 && len(up) == len(gate) && len(dst) == len(gate))
 	k.siluMul(dst, gate, up)
+}
+
+// GELUMul writes gelu(gate) * up to dst, which may be gate or up. It is the tanh
+// form of GELU: g/2 * (1 + tanh(sqrt(2/pi) * (g + 0.044715 g³))).
+func (k *Kernels) GELUMul(dst, gate, up []float32) {
+	need(len(gate)%Lanes == 0 && len(up) == len(gate) && len(dst) == len(gate))
+	k.geluMul(dst, gate, up)
+}
+
+// SoftCap replaces x by limit * tanh(x / limit). It takes any length.
+func (k *Kernels) SoftCap(x []float32, limit float32) {
+	n := len(x) / Lanes * Lanes
+	k.softCap(x[:n], limit)
+	if n < len(x) {
+		var rest [Lanes]float32
+		copy(rest[:], x[n:])
+		k.softCap(rest[:], limit)
+		copy(x[n:], rest[:])
+	}
 }
 
 // Softmax replaces the scores x[:n] by exp(x - max) and returns one over their

@@ -61,6 +61,16 @@ func TestKernelsEqualTheirTwins(t *testing.T) {
 				k.SiLUMul(a, x, up)
 				g.SiLUMul(b, x, up)
 				same(t, "SiLUMul "+at, a, b)
+				k.GELUMul(a, x, up)
+				g.GELUMul(b, x, up)
+				same(t, "GELUMul "+at, a, b)
+				for _, m := range []int{n, n - 1, n - 15} {
+					copy(a, x)
+					copy(b, x)
+					k.SoftCap(a[:m], 30)
+					g.SoftCap(b[:m], 30)
+					same(t, fmt.Sprint("SoftCap ", m, " ", at), a, b)
+				}
 				copy(a, w)
 				copy(b, w)
 				k.Add(a, x)
@@ -196,6 +206,86 @@ func TestExpAgainstFloat64(t *testing.T) {
 	if x := Exp(float32(math.NaN())); x == x {
 		t.Errorf("Exp(NaN) = %g", x)
 	}
+}
+
+// Where branches and ranges end: every kernel must take the twin's turn there.
+func TestActivationsAtTheirEdges(t *testing.T) {
+	g := twin()
+	inf := float32(math.Inf(1))
+	x := []float32{0, float32(math.Copysign(0, -1)), 0.625, math.Nextafter32(0.625, 0), -0.625, math.Nextafter32(-0.625, 0),
+		44, -44, math.Nextafter32(44, 100), 1e19, -1e19, math.MaxFloat32, -math.MaxFloat32, inf, -inf, math.SmallestNonzeroFloat32}
+	one := make([]float32, len(x))
+	for i := range one {
+		one[i] = 1
+	}
+	eachSet(t, func(t *testing.T, k *Kernels) {
+		a, b := make([]float32, len(x)), make([]float32, len(x))
+		k.GELUMul(a, x, one)
+		g.GELUMul(b, x, one)
+		same(t, "GELUMul", a, b)
+		copy(a, x)
+		copy(b, x)
+		k.SoftCap(a, 1)
+		g.SoftCap(b, 1)
+		same(t, "SoftCap", a, b)
+		nan := make([]float32, Lanes)
+		for i := range nan {
+			nan[i] = float32(math.NaN())
+		}
+		k.SoftCap(nan, 1)
+		if nan[0] == nan[0] {
+			t.Errorf("SoftCap(NaN) = %g", nan[0])
+		}
+	})
+}
+
+func TestTanhAgainstFloat64(t *testing.T) {
+	for i := range 400001 {
+		x := float32(-10 + float64(i)*20/400000)
+		want := math.Tanh(float64(x))
+		if e := math.Abs(float64(Tanh(x)) - want); e > 1.8e-7*math.Abs(want) {
+			t.Fatalf("Tanh(%g) = %g, want %g: off by %g of it", x, Tanh(x), want, e/math.Abs(want))
+		}
+	}
+	for _, c := range []struct{ x, want float32 }{{1e30, 1}, {-1e30, -1}, {float32(math.Inf(-1)), -1}, {1e-30, 1e-30}} {
+		if got := Tanh(c.x); got != c.want {
+			t.Errorf("Tanh(%g) = %g, want %g", c.x, got, c.want)
+		}
+	}
+}
+
+// The bound is relative even where GELU all but vanishes.
+func TestGELUAgainstFloat64(t *testing.T) {
+	g := twin()
+	x, one := make([]float32, Lanes), make([]float32, Lanes)
+	for i := range one {
+		one[i] = 1
+	}
+	for i := range 40000 {
+		v := float32(-6 + float64(i)*16/40000)
+		x[0] = v
+		g.GELUMul(x, x, one)
+		u := math.Sqrt(2/math.Pi) * (float64(v) + 0.044715*math.Pow(float64(v), 3))
+		want := float64(v) / (1 + math.Exp(-2*u)) // the tanh form is the same number, but cancels even in float64
+		if far := math.Abs(want - float64(v)/2*(1+math.Tanh(u))); far > 1e-14 {
+			t.Fatalf("the two forms differ by %g at %g", far, v)
+		}
+		if e := math.Abs(float64(x[0]) - want); e > 5e-6*math.Abs(want) {
+			t.Fatalf("gelu(%g) = %g, want %g", v, x[0], want)
+		}
+	}
+}
+
+// A set without a function of its own gets the twin's.
+func TestSetsAreCompleted(t *testing.T) {
+	k := Kernels{Name: "bare"}
+	k.complete()
+	x := []float32{40}
+	k.SoftCap(x, 30)
+	if want := 30 * Tanh(float32(40)/30); x[0] != want {
+		t.Errorf("SoftCap(40, 30) = %g, want %g", x[0], want)
+	}
+	k.GELUMul(make([]float32, Lanes), make([]float32, Lanes), make([]float32, Lanes))
 }
 
 // The reference is exact rational arithmetic, rounded once.
