@@ -4,6 +4,7 @@ import (
 	"math"
 	"sync"
 
+	"github.com/meshnet/meshnet/shard/gguf"
 	"github.com/meshnet/meshnet/shard/model"
 	"github.com/meshnet/meshnet/shard/tensor"
 	"github.com/meshnet/meshnet/shard/vec"
@@ -20,15 +21,17 @@ type attention struct {
 	rope                *model.Rope
 	qkv                 *linear
 	qb, kb, vb          []float32 // nil without bias
+	qNorm, kNorm        []float32 // nil without norm
 	out                 *tensor.Matrix
 	scale               float32
+	window              int // positions that one sees, its own included; 0: all
 	views               [3]view
 }
 
 func (l *loader) attention(d *model.Attention) (*attention, error) {
 	a := &attention{
 		heads: d.Heads, kvHeads: d.KVHeads, dim: d.HeadDim, group: d.Heads / d.KVHeads, rope: d.Rope,
-		scale: float32(1 / math.Sqrt(float64(d.HeadDim))),
+		scale: d.Scale, window: d.Window,
 	}
 	var err error
 	if a.qkv, err = l.linear("qkv", d.Q, d.K, d.V); err != nil {
@@ -37,14 +40,15 @@ func (l *loader) attention(d *model.Attention) (*attention, error) {
 	if a.out, err = l.matrix(d.O); err != nil {
 		return nil, err
 	}
-	if a.qb, err = l.vector(d.QBias); err != nil {
-		return nil, err
+	for _, v := range []struct {
+		to   *[]float32
+		from *gguf.Tensor
+	}{{&a.qb, d.QBias}, {&a.kb, d.KBias}, {&a.vb, d.VBias}, {&a.qNorm, d.QNorm}, {&a.kNorm, d.KNorm}} {
+		if *v.to, err = l.vector(v.from); err != nil {
+			return nil, err
+		}
 	}
-	if a.kb, err = l.vector(d.KBias); err != nil {
-		return nil, err
-	}
-	a.vb, err = l.vector(d.VBias)
-	return a, err
+	return a, nil
 }
 
 func (a *attention) forward(p *pass, layer int) {
@@ -67,7 +71,7 @@ func (a *attention) forward(p *pass, layer int) {
 	a.out.Mul(p.pool, o, n, p.y, &p.scratch)
 }
 
-// prepare adds the biases, turns q and k, scales q, and puts k and v of row i
+// prepare adds the biases, norms and turns q and k, scales q, and puts k and v of row i
 // into its state.
 func (a *attention) prepare(p *pass, angles *angleTable, layer, i int, v []view) {
 	q, k, val := v[0].row(i), v[1].row(i), v[2].row(i)
@@ -86,13 +90,20 @@ func (a *attention) prepare(p *pass, angles *angleTable, layer, i int, v []view)
 		turn = p.vec.RopeHalves
 	}
 	for h := range a.heads {
-		turn(q[h*a.dim:(h+1)*a.dim], cos, sin)
+		head := q[h*a.dim : (h+1)*a.dim]
+		if a.qNorm != nil {
+			p.vec.RMSNorm(head, head, a.qNorm, p.model.Eps)
+		}
+		turn(head, cos, sin)
 	}
 	p.vec.Scale(q, a.scale)
 	r := p.rows[i]
 	chunk, slot := r.state.rows(layer, r.pos), r.pos%vec.Chunk
 	for h := range a.kvHeads {
 		head := k[h*a.dim : (h+1)*a.dim]
+		if a.kNorm != nil {
+			p.vec.RMSNorm(head, head, a.kNorm, p.model.Eps)
+		}
 		turn(head, cos, sin)
 		keys, values := a.part(chunk, h)
 		vec.PutKey(keys, slot, head)
@@ -153,14 +164,27 @@ func (a *attention) attend(p *pass, s *attentionScratch, layer int, t attentionT
 	}
 }
 
+// sees is the first position that pos looks at.
+func (a *attention) sees(pos int) int {
+	if a.window == 0 {
+		return 0
+	}
+	return max(0, pos+1-a.window)
+}
+
 // tile computes len(rows) query vectors, which share a state and a key head.
 // Their positions ascend.
+//
+// Scores are computed for whole chunks from the one that holds the first position
+// that any of them sees. What a vector doesn't see there gets the weight 0 and is
+// left out of its sum.
 func (a *attention) tile(p *pass, s *attentionScratch, layer int, q view, out []float32, rows, heads []int) {
 	width, dim := len(rows), a.dim
 	state := p.rows[rows[0]].state
 	kvHead := heads[0] / a.group
-	first, last := p.rows[rows[0]].pos+1, p.rows[rows[width-1]].pos+1 // keys that the first and last see
-	stride := int(chunksFor(last)) * vec.Chunk
+	first, last := p.rows[rows[0]].pos, p.rows[rows[width-1]].pos
+	base := a.sees(first) / vec.Chunk * vec.Chunk
+	stride := int(chunksFor(last+1))*vec.Chunk - base
 	s.grow(width*dim, width*stride)
 	query, acc, scores := s.query[:width*dim], s.acc[:width*dim], s.scores[:width*stride]
 	for t, row := range rows {
@@ -168,30 +192,51 @@ func (a *attention) tile(p *pass, s *attentionScratch, layer int, q view, out []
 			query[d*width+t] = x
 		}
 	}
-	for j := 0; j < last; j += vec.Chunk {
+	for j := base; j <= last; j += vec.Chunk {
 		keys, _ := a.part(state.rows(layer, j), kvHead)
-		p.vec.Scores(scores[j:], stride, query, width, keys, dim)
+		p.vec.Scores(scores[j-base:], stride, query, width, keys, dim)
 	}
 	var inv [vec.Tile]float32
 	for t, row := range rows {
-		inv[t] = p.vec.Softmax(scores[t*stride:(t+1)*stride], p.rows[row].pos+1)
+		pos, mine := p.rows[row].pos, scores[t*stride:(t+1)*stride]
+		for j := range a.sees(pos) - base {
+			mine[j] = float32(math.Inf(-1))
+		}
+		inv[t] = p.vec.Softmax(mine, pos+1-base)
 	}
 	clear(acc)
-	for j := 0; j < first; j += vec.Chunk {
-		_, values := a.part(state.rows(layer, j), kvHead)
-		p.vec.Mix(acc, scores[j:], stride, width, values, dim, min(vec.Chunk, first-j))
+	// All of them see positions lo to hi-1; each by itself sees some before, some after.
+	hi := first + 1
+	lo := min(a.sees(last), hi)
+	mix := func(t, from, to int) {
+		forChunks(from, to, func(j, slot, n int) {
+			_, values := a.part(state.rows(layer, j), kvHead)
+			p.vec.Mix(acc[t*dim:(t+1)*dim], scores[t*stride+j-base:], n, 1, values[slot*dim:], dim, n)
+		})
 	}
 	for t, row := range rows {
-		part := acc[t*dim : (t+1)*dim]
-		for j := first; j < p.rows[row].pos+1; {
-			_, values := a.part(state.rows(layer, j), kvHead)
-			slot := j % vec.Chunk
-			n := min(vec.Chunk-slot, p.rows[row].pos+1-j)
-			p.vec.Mix(part, scores[t*stride+j:], n, 1, values[slot*dim:], dim, n)
-			j += n
-		}
+		mix(t, a.sees(p.rows[row].pos), lo)
+	}
+	forChunks(lo, hi, func(j, slot, n int) {
+		_, values := a.part(state.rows(layer, j), kvHead)
+		p.vec.Mix(acc, scores[j-base:], stride, width, values[slot*dim:], dim, n)
+	})
+	for t, row := range rows {
+		pos, part := p.rows[row].pos, acc[t*dim:(t+1)*dim]
+		mix(t, max(hi, a.sees(pos)), pos+1)
 		p.vec.Scale(part, inv[t])
 		copy(out[row*a.heads*dim+heads[t]*dim:], part)
+	}
+}
+
+// forChunks calls fn for the parts of the positions [from, to) that lie in one
+// chunk: n positions from j, which is slot in its chunk.
+func forChunks(from, to int, fn func(j, slot, n int)) {
+	for j := from; j < to; {
+		slot := j % vec.Chunk
+		n := min(vec.Chunk-slot, to-j)
+		fn(j, slot, n)
+		j += n
 	}
 }
 

@@ -68,6 +68,9 @@ func (h *Head) Embed(ids []int32, dst []float32) error {
 			return fmt.Errorf("embed token %d: %w", id, err)
 		}
 	}
+	if s := h.model.EmbedScale; s != 0 {
+		h.loader.vec.Scale(dst, s)
+	}
 	return nil
 }
 
@@ -95,7 +98,21 @@ func (h *Head) Logits(x []float32, rows int, dst []float32) error {
 				p.vec.RMSNorm(normed[i*n:(i+1)*n], x[(lo+i)*n:(lo+i+1)*n], h.norm, h.model.Eps)
 			}
 		})
-		h.output.Mul(p.pool, normed, m, dst[lo*vocab:(lo+m)*vocab], &p.scratch)
+		out := dst[lo*vocab : (lo+m)*vocab]
+		h.output.Mul(p.pool, normed, m, out, &p.scratch)
+		if h.model.LogitCap != 0 {
+			p.cap(out, h.model.LogitCap)
+		}
 	}
 	return nil
+}
+
+// cap replaces x by limit * tanh(x / limit).
+func (p *pass) cap(x []float32, limit float32) {
+	const part = 4096
+	p.spread((len(x)+part-1)/part, 8*part, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			p.vec.SoftCap(x[i*part:min((i+1)*part, len(x))], limit)
+		}
+	})
 }

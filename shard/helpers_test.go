@@ -1,16 +1,21 @@
 package shard
 
 import (
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
+	"io"
+	"io/fs"
 	"math"
 	"os"
 	"path/filepath"
 	"testing"
 
+	"github.com/meshnet/meshnet/shard/gguf"
 	"github.com/meshnet/meshnet/shard/tiny"
 	"github.com/meshnet/meshnet/shard/vec"
 )
@@ -21,12 +26,34 @@ type golden struct {
 	ints   map[string][]int32
 }
 
-func readGolden(t *testing.T, path string) golden {
+// readData reads a file of testdata, most of which are kept compressed.
+func readData(t testing.TB, path string) []byte {
 	t.Helper()
 	b, err := os.ReadFile(path)
+	if !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	f, err := os.Open(path + ".gz")
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err = io.ReadAll(z); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func readGolden(t testing.TB, path string) golden {
+	t.Helper()
+	b := readData(t, path)
 	n := binary.LittleEndian.Uint64(b)
 	var head map[string]json.RawMessage
 	if err := json.Unmarshal(b[8:8+n], &head); err != nil {
@@ -82,12 +109,63 @@ func tinyFile(t testing.TB) string {
 
 func open(t testing.TB, path string) *Model {
 	t.Helper()
+	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+		unpacked := filepath.Join(t.TempDir(), filepath.Base(path))
+		if err := os.WriteFile(unpacked, readData(t, path), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		path = unpacked
+	}
 	m, err := Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = m.Close() })
 	return m
+}
+
+// keys are the keys of a file that hold one value, changed or added to.
+func keys(f *gguf.File, changes map[string]any) (kv []gguf.KV) {
+	for _, key := range f.Keys() {
+		if changes[key] != nil {
+			continue
+		}
+		if n, ok := f.Uint(key); ok {
+			kv = append(kv, gguf.KV{Key: key, Value: uint32(n)})
+		} else if x, ok := f.Float(key); ok {
+			kv = append(kv, gguf.KV{Key: key, Value: float32(x)})
+		} else if s, ok := f.String(key); ok {
+			kv = append(kv, gguf.KV{Key: key, Value: s})
+		}
+	}
+	for key, value := range changes {
+		kv = append(kv, gguf.KV{Key: key, Value: value})
+	}
+	return kv
+}
+
+// withKeys is a copy of a model file with other keys, without tokenizer.
+func withKeys(t testing.TB, path string, changes map[string]any) string {
+	t.Helper()
+	f := open(t, path).File()
+	var ts []gguf.TensorInfo
+	for _, w := range f.Tensors() {
+		ts = append(ts, gguf.TensorInfo{Name: w.Name, Type: w.Type, Dims: w.Dims, Data: w.Data})
+	}
+	return writeFile(t, keys(f, changes), ts)
+}
+
+func writeFile(t testing.TB, kv []gguf.KV, ts []gguf.TensorInfo) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "changed.gguf")
+	out, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(gguf.Write(out, kv, ts), out.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return path
 }
 
 func load(t testing.TB, m *Model, start, end int, o Options) *Engine {

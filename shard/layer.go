@@ -3,6 +3,7 @@ package shard
 import (
 	"fmt"
 
+	"github.com/meshnet/meshnet/shard/gguf"
 	"github.com/meshnet/meshnet/shard/model"
 	"github.com/meshnet/meshnet/shard/pool"
 	"github.com/meshnet/meshnet/shard/tensor"
@@ -21,8 +22,10 @@ type layer struct {
 	index     int
 	mixerNorm []float32
 	mixer     block
+	mixerPost []float32 // nil if there is none
 	ffnNorm   []float32
 	ffn       block
+	ffnPost   []float32 // nil if there is none
 }
 
 // block computes p.y from p.h for the rows p.rows of layer.
@@ -34,11 +37,13 @@ type block interface {
 func (l *loader) layer(d *model.Layer, index int) (*layer, error) {
 	ly := &layer{index: index}
 	var err error
-	if ly.mixerNorm, err = l.vector(d.MixerNorm); err != nil {
-		return nil, err
-	}
-	if ly.ffnNorm, err = l.vector(d.FFNNorm); err != nil {
-		return nil, err
+	for _, v := range []struct {
+		to   *[]float32
+		from *gguf.Tensor
+	}{{&ly.mixerNorm, d.MixerNorm}, {&ly.mixerPost, d.MixerPost}, {&ly.ffnNorm, d.FFNNorm}, {&ly.ffnPost, d.FFNPost}} {
+		if *v.to, err = l.vector(v.from); err != nil {
+			return nil, err
+		}
 	}
 	switch m := d.Mixer.(type) {
 	case *model.Attention:
@@ -50,8 +55,8 @@ func (l *loader) layer(d *model.Layer, index int) (*layer, error) {
 		return nil, err
 	}
 	switch f := d.FFN.(type) {
-	case *model.SwiGLU:
-		ly.ffn, err = l.swiglu(f)
+	case *model.GLU:
+		ly.ffn, err = l.glu(f)
 	default:
 		err = fmt.Errorf("no arithmetic for %T", f)
 	}
@@ -61,9 +66,9 @@ func (l *loader) layer(d *model.Layer, index int) (*layer, error) {
 func (ly *layer) forward(p *pass) {
 	p.norm(ly.mixerNorm)
 	ly.mixer.forward(p, ly.index)
-	p.addNorm(ly.ffnNorm)
+	p.addNorm(ly.mixerPost, ly.ffnNorm)
 	ly.ffn.forward(p, ly.index)
-	p.add()
+	p.add(ly.ffnPost)
 }
 
 // pass is the rows that go through the layers together, and the scratch memory
@@ -166,22 +171,33 @@ func (p *pass) norm(w []float32) {
 	})
 }
 
-// addNorm adds p.y to p.x and sets p.h to the norm of that.
-func (p *pass) addNorm(w []float32) {
+// addNorm adds p.y to p.x and sets p.h to the norm of that. With post, what is
+// added is the norm of p.y.
+func (p *pass) addNorm(post, w []float32) {
 	n := p.model.Hidden
 	p.spread(len(p.rows), 2*n, func(lo, hi int) {
 		for i := lo; i < hi; i++ {
-			x := p.x[i*n : (i+1)*n]
-			p.vec.Add(x, p.y[i*n:(i+1)*n])
+			x := p.addRow(i, post)
 			p.vec.RMSNorm(p.h[i*n:(i+1)*n], x, w, p.model.Eps)
 		}
 	})
 }
 
-// add adds p.y to p.x.
-func (p *pass) add() {
-	n := p.model.Hidden
-	p.spread(len(p.rows), n, func(lo, hi int) {
-		p.vec.Add(p.x[lo*n:hi*n], p.y[lo*n:hi*n])
+// add adds p.y to p.x, as addNorm does.
+func (p *pass) add(post []float32) {
+	p.spread(len(p.rows), p.model.Hidden, func(lo, hi int) {
+		for i := lo; i < hi; i++ {
+			p.addRow(i, post)
+		}
 	})
+}
+
+func (p *pass) addRow(i int, post []float32) []float32 {
+	n := p.model.Hidden
+	x, y := p.x[i*n:(i+1)*n], p.y[i*n:(i+1)*n]
+	if post != nil {
+		p.vec.RMSNorm(y, y, post, p.model.Eps)
+	}
+	p.vec.Add(x, y)
+	return x
 }

@@ -17,13 +17,19 @@ func bits(t *testing.T, h *Head, engines []*Engine, cuts []int, ids []int32, chu
 	return hash(logits(t, h, x))
 }
 
-var sameModels = []string{
+// floatModels have weights that PyTorch computed with; see testdata/README.md.
+var floatModels = []string{
 	"testdata/llama/model-f16.gguf",
 	"testdata/llama3_tied/model-f16.gguf",
 	"testdata/qwen2/model-f16.gguf",
+	"testdata/qwen3/model-bf16.gguf",
+	"testdata/gemma3/model-f16.gguf",
+}
+
+var sameModels = append(floatModels[:len(floatModels):len(floatModels)],
 	"testdata/llama_q/mix_q41_q50_q51.gguf",
 	"testdata/llama_q/q4_k.gguf",
-}
+)
 
 // The promise of the package, in one hash a model.
 func TestSameBitsHoweverComputed(t *testing.T) {
@@ -70,7 +76,7 @@ func TestSameBitsHoweverComputed(t *testing.T) {
 // must come out as when it is alone.
 func TestSameBitsInABatch(t *testing.T) {
 	ids := readGolden(t, "testdata/llama/golden.safetensors").ints["tokens_70"]
-	for _, path := range sameModels[:3] {
+	for _, path := range floatModels {
 		m := open(t, path)
 		h := loadHead(t, m, Options{Threads: 1})
 		layers, hidden := m.Info().Layers, m.Info().Hidden
@@ -126,40 +132,61 @@ func TestSameBitsInABatch(t *testing.T) {
 }
 
 // A session cut back and continued must go on as if the rest had never been;
-// rows beyond one pass and beyond several chunks must not show either.
+// rows beyond one pass, beyond several chunks and beyond windows must not show
+// either.
 func TestSameBitsOverPassesAndCuts(t *testing.T) {
-	m := open(t, tinyFile(t))
-	h := loadHead(t, m, Options{Threads: 2})
-	layers, hidden := m.Info().Layers, m.Info().Hidden
-	var ids []int32
-	for i := range 700 {
-		ids = append(ids, int32(i*i*31+7*i)%384)
-	}
-	e := load(t, m, 0, layers, Options{Threads: 2})
-	want := embed(t, h, ids)
-	feed(t, e, newState(t, e, 0, layers), want, len(ids)) // two passes
-	for _, chunk := range []int{64, 513} {
-		x := embed(t, h, ids)
-		feed(t, e, newState(t, e, 0, layers), x, chunk)
-		if hash(x) != hash(want) {
-			t.Errorf("700 rows in chunks of %d differ from all at once", chunk)
-		}
-	}
-	s := newState(t, e, 0, layers)
-	for _, cut := range []int{0, 1, 63, 64, 65, 300} {
-		if !s.Truncate(min(cut, s.Len())) {
-			t.Fatalf("cannot cut to %d", cut)
-		}
-		at := s.Len()
-		x := embed(t, h, ids[at:at+250])
-		feed(t, e, s, x, 250)
-		if hash(x) != hash(want[at*hidden:(at+250)*hidden]) {
-			t.Errorf("250 rows after a cut to %d differ", at)
-		}
-		if cut == 65 {
-			x = embed(t, h, ids[s.Len():400])
-			feed(t, e, s, x, 64)
-		}
+	gemma := "testdata/gemma3/model-f16.gguf"
+	for _, c := range []struct {
+		name, path string
+		rows       int
+	}{
+		{"tiny", tinyFile(t), 700}, // two passes
+		{"window 16", gemma, 400},
+		{"window 100", withKeys(t, gemma, map[string]any{"gemma3.attention.sliding_window": uint32(100)}), 400},
+		{"window 1", withKeys(t, gemma, map[string]any{"gemma3.attention.sliding_window": uint32(1)}), 400},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			m := open(t, c.path)
+			h := loadHead(t, m, Options{Threads: 2})
+			layers, hidden := m.Info().Layers, m.Info().Hidden
+			var ids []int32
+			for i := range c.rows {
+				ids = append(ids, int32(i*i*31+7*i)%384)
+			}
+			e := load(t, m, 0, layers, Options{Threads: 2})
+			want := embed(t, h, ids)
+			feed(t, e, newState(t, e, 0, layers), want, len(ids))
+			for _, cpu := range cpus(t) {
+				other := load(t, m, 0, layers, Options{Threads: 1, CPU: cpu})
+				chunks, rows := []int{1, 37, 64, 513}, c.rows
+				if cpu == "generic" { // slow
+					chunks, rows = []int{37}, 140
+				}
+				for _, chunk := range chunks {
+					x := embed(t, h, ids[:rows])
+					feed(t, other, newState(t, other, 0, layers), x, chunk)
+					if hash(x) != hash(want[:len(x)]) {
+						t.Errorf("%s: %d rows in chunks of %d differ from all at once", cpu, rows, chunk)
+					}
+				}
+			}
+			s := newState(t, e, 0, layers)
+			for _, cut := range []int{0, 1, 63, 64, 65, 150} {
+				if !s.Truncate(min(cut, s.Len())) {
+					t.Fatalf("cannot cut to %d", cut)
+				}
+				at := s.Len()
+				x := embed(t, h, ids[at:at+250])
+				feed(t, e, s, x, 250)
+				if hash(x) != hash(want[at*hidden:(at+250)*hidden]) {
+					t.Errorf("250 rows after a cut to %d differ", at)
+				}
+				if cut == 65 {
+					x = embed(t, h, ids[s.Len():400])
+					feed(t, e, s, x, 64)
+				}
+			}
+		})
 	}
 }
 

@@ -4,11 +4,9 @@ import (
 	"bufio"
 	"encoding/binary"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"os"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"testing"
@@ -45,16 +43,6 @@ func smollm2(t *testing.T) *Model {
 func floatCopy(t *testing.T, m *Model) *Model {
 	t.Helper()
 	f := m.File()
-	var kv []gguf.KV
-	for _, key := range f.Keys() {
-		if n, ok := f.Uint(key); ok {
-			kv = append(kv, gguf.KV{Key: key, Value: uint32(n)})
-		} else if x, ok := f.Float(key); ok {
-			kv = append(kv, gguf.KV{Key: key, Value: float32(x)})
-		} else if s, ok := f.String(key); ok {
-			kv = append(kv, gguf.KV{Key: key, Value: s})
-		}
-	}
 	var ts []gguf.TensorInfo
 	for _, w := range f.Tensors() {
 		row := make([]float32, w.Dims[0])
@@ -69,15 +57,7 @@ func floatCopy(t *testing.T, m *Model) *Model {
 		}
 		ts = append(ts, gguf.TensorInfo{Name: w.Name, Type: gguf.F32, Dims: w.Dims, Data: data})
 	}
-	path := filepath.Join(t.TempDir(), "float.gguf")
-	out, err := os.Create(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(gguf.Write(out, kv, ts), out.Close()); err != nil {
-		t.Fatal(err)
-	}
-	return open(t, path)
+	return open(t, writeFile(t, keys(f, nil), ts))
 }
 
 // residuals runs ids in one session and returns the rows after each layer, the

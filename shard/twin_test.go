@@ -14,9 +14,14 @@ import (
 // the one that matters, that of activations to int8 where weights are quantized.
 type twin struct {
 	f                                     *gguf.File
+	read                                  map[string]matrix
 	arch                                  string
 	layers, hidden, heads, kv, dim, turns int
 	eps, base                             float64
+
+	// gemma3
+	window                    int // 0: all layers see everything
+	baseLocal, stretch, limit float64
 }
 
 type matrix struct {
@@ -25,7 +30,7 @@ type matrix struct {
 }
 
 func newTwin(t *testing.T, f *gguf.File) *twin {
-	w := &twin{f: f}
+	w := &twin{f: f, read: map[string]matrix{}}
 	w.arch, _ = f.String("general.architecture")
 	get := func(key string, def int) int {
 		if v, ok := f.Uint(w.arch + "." + key); ok {
@@ -42,11 +47,23 @@ func newTwin(t *testing.T, f *gguf.File) *twin {
 	if v, ok := f.Float(w.arch + ".rope.freq_base"); ok {
 		w.base = v
 	}
+	w.baseLocal, w.stretch = 10000, 1
+	if w.arch == "gemma3" {
+		w.window = get("attention.sliding_window", 0)
+		if v, ok := f.Float("gemma3.rope.scaling.factor"); ok {
+			w.stretch = v
+		}
+		w.limit, _ = f.Float("gemma3.final_logit_softcapping")
+	}
 	return w
 }
 
 // get reads a matrix, or a vector as its only row; no rows if there is none.
 func (w *twin) get(name string) (m matrix) {
+	if m, ok := w.read[name]; ok {
+		return m
+	}
+	defer func() { w.read[name] = m }()
 	t, ok := w.f.Tensor(name)
 	if !ok {
 		return m
@@ -116,10 +133,17 @@ func addTo(x, y []float64) {
 	}
 }
 
-func (w *twin) rope(x []float64, pos int) {
+// local says whether a layer sees only the window.
+func (w *twin) local(layer int) bool { return w.window > 0 && layer%6 != 5 }
+
+func (w *twin) rope(x []float64, layer, pos int) {
 	factors := w.get("rope_freqs.weight").rows
+	base, stretch := w.base, w.stretch
+	if w.local(layer) {
+		base, stretch = w.baseLocal, 1
+	}
 	for i := range w.turns / 2 {
-		th := float64(pos) * math.Pow(w.base, -2*float64(i)/float64(w.turns))
+		th := float64(pos) / stretch * math.Pow(base, -2*float64(i)/float64(w.turns))
 		if factors != nil {
 			th /= factors[0][i]
 		}
@@ -137,7 +161,13 @@ func (w *twin) logits(ids []int32) (out []float64) {
 	embed := w.get("token_embd.weight").rows
 	var xs [][]float64
 	for _, id := range ids {
-		xs = append(xs, append([]float64(nil), embed[id]...))
+		x := append([]float64(nil), embed[id]...)
+		if w.arch == "gemma3" {
+			for i := range x {
+				x[i] *= math.Sqrt(float64(w.hidden))
+			}
+		}
+		xs = append(xs, x)
 	}
 	for l := range w.layers {
 		blk := fmt.Sprintf("blk.%d.", l)
@@ -145,22 +175,33 @@ func (w *twin) logits(ids []int32) (out []float64) {
 		for pos, x := range xs {
 			h := w.rms(x, blk+"attn_norm.weight")
 			q, k := w.linear(h, blk+"attn_q"), w.linear(h, blk+"attn_k")
+			w.normHeads(q, blk+"attn_q_norm.weight")
+			w.normHeads(k, blk+"attn_k_norm.weight")
 			for i := 0; i < len(q); i += w.dim {
-				w.rope(q[i:i+w.dim], pos)
+				w.rope(q[i:i+w.dim], l, pos)
 			}
 			for i := 0; i < len(k); i += w.dim {
-				w.rope(k[i:i+w.dim], pos)
+				w.rope(k[i:i+w.dim], l, pos)
 			}
 			keys, values = append(keys, k), append(values, w.linear(h, blk+"attn_v"))
-			addTo(x, w.linear(w.attend(q, keys, values), blk+"attn_output"))
+			seen := 0
+			if w.local(l) && pos >= w.window {
+				seen = pos - w.window + 1
+			}
+			y := w.linear(w.attend(q, keys[seen:], values[seen:]), blk+"attn_output")
+			addTo(x, w.post(y, blk+"post_attention_norm.weight"))
 		}
 		for _, x := range xs {
 			h := w.rms(x, blk+"ffn_norm.weight")
 			g, u := w.linear(h, blk+"ffn_gate"), w.linear(h, blk+"ffn_up")
 			for i := range g {
-				g[i] = g[i] / (1 + math.Exp(-g[i])) * u[i]
+				if w.arch == "gemma3" {
+					g[i] = g[i] / 2 * (1 + math.Tanh(math.Sqrt(2/math.Pi)*(g[i]+0.044715*g[i]*g[i]*g[i]))) * u[i]
+				} else {
+					g[i] = g[i] / (1 + math.Exp(-g[i])) * u[i]
+				}
 			}
-			addTo(x, w.linear(g, blk+"ffn_down"))
+			addTo(x, w.post(w.linear(g, blk+"ffn_down"), blk+"post_ffw_norm.weight"))
 		}
 	}
 	output := w.get("output.weight")
@@ -170,7 +211,28 @@ func (w *twin) logits(ids []int32) (out []float64) {
 	for _, x := range xs {
 		out = append(out, output.mul(w.rms(x, "output_norm.weight"))...)
 	}
+	if w.limit > 0 {
+		for i := range out {
+			out[i] = w.limit * math.Tanh(out[i]/w.limit)
+		}
+	}
 	return out
+}
+
+// normHeads norms each head of x, and post all of it, where there is such a norm.
+func (w *twin) normHeads(x []float64, name string) {
+	if w.get(name).rows != nil {
+		for i := 0; i < len(x); i += w.dim {
+			copy(x[i:], w.rms(x[i:i+w.dim], name))
+		}
+	}
+}
+
+func (w *twin) post(x []float64, name string) []float64 {
+	if w.get(name).rows == nil {
+		return x
+	}
+	return w.rms(x, name)
 }
 
 func (w *twin) attend(q []float64, keys, values [][]float64) []float64 {
@@ -218,6 +280,8 @@ func TestQuantizedEqualsTwin(t *testing.T) {
 		{"q8_0 and f32", tinyFile(t), "", 1},
 		{"f16, no rounding", "testdata/llama3_tied/model-f16.gguf", "testdata/llama3_tied/golden.safetensors", 4},
 		{"f16, biases", "testdata/qwen2/model-f16.gguf", "testdata/qwen2/golden.safetensors", 4},
+		{"bf16, head norms", "testdata/qwen3/model-bf16.gguf", "testdata/qwen3/golden.safetensors", 4},
+		{"f16, gemma3", "testdata/gemma3/model-f16.gguf", "testdata/gemma3/golden.safetensors", 6},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := open(t, c.path)
@@ -254,4 +318,26 @@ func clampIDs(ids []int32, vocab int) []int32 {
 		out[i] = id % int32(vocab)
 	}
 	return out
+}
+
+// The goldens' windows and texts all lie in the first chunk of keys. Windows that
+// reach over several, or begin far behind the first, are the twin's to judge.
+func TestWindowsEqualTwin(t *testing.T) {
+	var ids []int32
+	for i := range 150 {
+		ids = append(ids, int32(i*i*31+7*i)%512)
+	}
+	for _, window := range []int{1, 3, 16, 63, 64, 65, 130} {
+		path := withKeys(t, "testdata/gemma3/model-f16.gguf", map[string]any{"gemma3.attention.sliding_window": uint32(window)})
+		m := open(t, path)
+		layers := m.Info().Layers
+		e, h := load(t, m, 0, layers, Options{Threads: 2}), loadHead(t, m, Options{Threads: 2})
+		x := embed(t, h, ids)
+		feed(t, e, newState(t, e, 0, layers), x, len(ids))
+		far := farthest(t, logits(t, h, x), newTwin(t, m.File()).logits(ids))
+		t.Logf("window %d: at most %.2g from the twin", window, far)
+		if far > goldenTolerance {
+			t.Errorf("window %d: logits are off by %g", window, far)
+		}
+	}
 }

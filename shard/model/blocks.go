@@ -29,14 +29,14 @@ func (r *reader) ends() {
 	r.bytes = nil
 }
 
-// layers calls build for each layer, with the names' prefix.
-func (r *reader) layers(build func(blk string) Layer) {
+// layers calls build for each layer i, with the names' prefix.
+func (r *reader) layers(build func(i int, blk string) Layer) {
 	in := r.info
 	in.LayerBytes = make([]int64, in.Layers)
 	in.Plan = make([]Layer, in.Layers)
 	for i := range in.Plan {
 		r.bytes = &in.LayerBytes[i]
-		in.Plan[i] = build(fmt.Sprintf("blk.%d.", i))
+		in.Plan[i] = build(i, fmt.Sprintf("blk.%d.", i))
 	}
 	r.bytes = nil
 }
@@ -47,6 +47,7 @@ func (r *reader) attention(blk string, rope *Rope) *Attention {
 	q, kv := in.Heads*in.HeadDim, in.KVHeads*in.HeadDim
 	return &Attention{
 		Heads: in.Heads, KVHeads: in.KVHeads, HeadDim: in.HeadDim, Rope: rope,
+		Scale: float32(1 / math.Sqrt(float64(in.HeadDim))),
 		Q:     r.matrix(blk+"attn_q.weight", in.Hidden, q),
 		K:     r.matrix(blk+"attn_k.weight", in.Hidden, kv),
 		V:     r.matrix(blk+"attn_v.weight", in.Hidden, kv),
@@ -57,10 +58,16 @@ func (r *reader) attention(blk string, rope *Rope) *Attention {
 	}
 }
 
-func (r *reader) swiglu(blk string) *SwiGLU {
+// headNorms takes the norms of q's and k's heads.
+func (r *reader) headNorms(blk string, a *Attention) {
+	a.QNorm = r.vector(blk+"attn_q_norm.weight", a.HeadDim)
+	a.KNorm = r.vector(blk+"attn_k_norm.weight", a.HeadDim)
+}
+
+func (r *reader) glu(blk string, act Activation) *GLU {
 	in := r.info
-	return &SwiGLU{
-		Size: in.FFN,
+	return &GLU{
+		Size: in.FFN, Act: act,
 		Gate: r.matrix(blk+"ffn_gate.weight", in.Hidden, in.FFN),
 		Up:   r.matrix(blk+"ffn_up.weight", in.Hidden, in.FFN),
 		Down: r.matrix(blk+"ffn_down.weight", in.FFN, in.Hidden),
@@ -96,4 +103,23 @@ func (r *reader) rope(halves bool) *Rope {
 		}
 	}
 	return p
+}
+
+// localLayers says which layers see only a window: all but every n-th, where
+// attention.sliding_window_pattern is n or lists them.
+func (r *reader) localLayers(n int) []bool {
+	const name = "attention.sliding_window_pattern"
+	if list, ok := r.file.Bools(r.key(name)); ok {
+		if len(list) == r.info.Layers {
+			return list
+		}
+		r.fault("key %q has %d values, want one for each of %d layers", r.key(name), len(list), r.info.Layers)
+	} else {
+		n = r.count(name, maxDim, n)
+	}
+	local := make([]bool, r.info.Layers)
+	for i := range local {
+		local[i] = (i+1)%n != 0
+	}
+	return local
 }

@@ -6,12 +6,12 @@ package model
 func llama(r *reader) {
 	r.ends()
 	rope := r.rope(false)
-	r.layers(func(blk string) Layer {
+	r.layers(func(_ int, blk string) Layer {
 		return Layer{
 			MixerNorm: r.vector(blk+"attn_norm.weight", r.info.Hidden),
 			Mixer:     r.attention(blk, rope),
 			FFNNorm:   r.vector(blk+"ffn_norm.weight", r.info.Hidden),
-			FFN:       r.swiglu(blk),
+			FFN:       r.glu(blk, SiLU),
 		}
 	})
 }

@@ -1,7 +1,7 @@
 // Package model knows what a model file must hold: the geometry and, layer by
 // layer, the blocks that an architecture is made of.
 //
-// An architecture is a small file (llama.go, qwen2.go) that describes each layer
+// An architecture is a small file (llama.go, qwen3.go) that describes each layer
 // as data: a Mixer, which looks back at earlier positions, and an FFN. The
 // engine (package shard) has one implementation for each kind of block and knows
 // no architectures. A new architecture is a file here; a new kind of block is a
@@ -34,6 +34,9 @@ type Info struct {
 	Eps     float32
 	Tied    bool // the output matrix is the embedding matrix
 
+	EmbedScale float32 // multiplies embeddings, if not 0
+	LogitCap   float32 // c: logits become c * tanh(logits / c), if not 0
+
 	// Bytes of the tensors in the file, to plan memory: a loaded layer takes
 	// about as many. OutputBytes is what a head loads (final norm and output
 	// matrix, which is the embedding matrix again when Tied); EmbedBytes stay in
@@ -49,12 +52,15 @@ type Info struct {
 }
 
 // Layer is one transformer block: x += Mixer(rms(x, MixerNorm)), then
-// x += FFN(rms(x, FFNNorm)).
+// x += FFN(rms(x, FFNNorm)). Where there is a Post, it is the norm of what is
+// added: x += rms(Mixer(…), MixerPost).
 type Layer struct {
 	MixerNorm *gguf.Tensor
 	Mixer     Mixer
+	MixerPost *gguf.Tensor // nil if there is none
 	FFNNorm   *gguf.Tensor
 	FFN       FFN
+	FFNPost   *gguf.Tensor // nil if there is none
 }
 
 // Mixer is a block with state: *Attention.
@@ -63,7 +69,7 @@ type Mixer interface {
 	StateRow() int
 }
 
-// FFN is a block without state: *SwiGLU.
+// FFN is a block without state: *GLU.
 type FFN interface{ ffn() }
 
 // Attention is causal softmax attention with grouped heads. Query head h reads
@@ -71,8 +77,11 @@ type FFN interface{ ffn() }
 type Attention struct {
 	Heads, KVHeads, HeadDim int
 	Rope                    *Rope
+	Scale                   float32 // multiplies q · k
+	Window                  int     // position p sees p-Window+1 .. p; 0: all up to p
 	Q, K, V, O              *gguf.Tensor
 	QBias, KBias, VBias     *gguf.Tensor // nil if there is none
+	QNorm, KNorm            *gguf.Tensor // [HeadDim], of each head before Rope; nil if there is none
 }
 
 // StateRow counts a key and a value for each head.
@@ -88,25 +97,36 @@ type Rope struct {
 	Halves  bool      // pairs (i, i+Dims/2), else (2i, 2i+1)
 }
 
-// SwiGLU is Down · (silu(Gate · h) * (Up · h)).
-type SwiGLU struct {
+// GLU is Down · (act(Gate · h) * (Up · h)).
+type GLU struct {
 	Size           int
+	Act            Activation
 	Gate, Up, Down *gguf.Tensor
 }
 
-func (*SwiGLU) ffn() {}
+func (*GLU) ffn() {}
+
+// Activation is the function in a GLU.
+type Activation int
+
+const (
+	SiLU Activation = iota
+	GELU            // in its tanh form
+)
 
 // architectures lists what Read knows. Each function fills in the rest of an
 // Info whose common geometry has been read.
 func architectures() map[string]func(r *reader) {
 	return map[string]func(r *reader){
-		"llama": llama,
-		"qwen2": qwen2,
+		"gemma3": gemma3,
+		"llama":  llama,
+		"qwen2":  qwen2,
+		"qwen3":  qwen3,
 	}
 }
 
 // Known lists the architectures that Read accepts, in alphabetical order.
-func Known() []string { return []string{"llama", "qwen2"} }
+func Known() []string { return []string{"gemma3", "llama", "qwen2", "qwen3"} }
 
 // Read checks everything in the file that the engine needs and describes it.
 // The Info points into the file. The error lists what is wrong.

@@ -3,6 +3,7 @@ package model
 import (
 	"bytes"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -53,6 +54,13 @@ func valid(arch string) *file {
 			f.tensors[b+"attn_q.bias"] = []int{heads * headDim}
 			f.tensors[b+"attn_k.bias"] = []int{kvHeads * headDim}
 			f.tensors[b+"attn_v.bias"] = []int{kvHeads * headDim}
+		}
+		if arch == "qwen3" || arch == "gemma3" {
+			f.tensors[b+"attn_q_norm.weight"], f.tensors[b+"attn_k_norm.weight"] = []int{headDim}, []int{headDim}
+		}
+		if arch == "gemma3" {
+			f.tensors[b+"post_attention_norm.weight"], f.tensors[b+"post_ffw_norm.weight"] = []int{hidden}, []int{hidden}
+			f.kv["gemma3.attention.sliding_window"] = uint32(7)
 		}
 	}
 	return f
@@ -150,6 +158,100 @@ func TestReadDescribesTheFile(t *testing.T) {
 	}
 }
 
+// grow gives the file n layers like its first two.
+func (f *file) grow(arch string, n int) {
+	for name, dims := range f.tensors {
+		if rest, ok := strings.CutPrefix(name, "blk.0."); ok {
+			for i := range n {
+				f.tensors[fmt.Sprintf("blk.%d.%s", i, rest)] = dims
+			}
+		}
+	}
+	f.kv[arch+".block_count"] = uint32(n)
+}
+
+func TestReadQwen3(t *testing.T) {
+	in, err := valid("qwen3").read(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := in.Plan[1].Mixer.(*Attention)
+	if a.QNorm.Name != "blk.1.attn_q_norm.weight" || a.KNorm.Name != "blk.1.attn_k_norm.weight" || !a.Rope.Halves || a.Window != 0 || a.Scale != 0.25 {
+		t.Errorf("attention is %+v", a)
+	}
+	if ly := in.Plan[1]; ly.MixerPost != nil || ly.FFNPost != nil || ly.FFN.(*GLU).Act != SiLU || in.EmbedScale != 0 || in.LogitCap != 0 {
+		t.Errorf("layer is %+v of %+v", ly, in)
+	}
+}
+
+func TestReadGemma3(t *testing.T) {
+	f := valid("gemma3")
+	f.grow("gemma3", 13)
+	f.kv["gemma3.rope.freq_base"] = float32(1e6)
+	f.kv["gemma3.rope.scaling.type"] = "linear"
+	f.kv["gemma3.rope.scaling.factor"] = float32(8)
+	f.kv["gemma3.final_logit_softcapping"] = float32(30)
+	in, err := f.read(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if in.EmbedScale != float32(math.Sqrt(hidden)) || in.LogitCap != 30 {
+		t.Errorf("info is %+v", in)
+	}
+	for i, ly := range in.Plan {
+		a, window, base, scale := ly.Mixer.(*Attention), 7, 10000.0, 1.0
+		if i == 5 || i == 11 {
+			window, base, scale = 0, 1e6, 0.125
+		}
+		if a.Window != window || a.Rope.Base != base || a.Rope.Scale != scale || !a.Rope.Halves || a.Scale != 0.25 || a.QNorm == nil || a.KNorm == nil {
+			t.Errorf("layer %d: attention is %+v, rope %+v", i, a, a.Rope)
+		}
+		if ly.MixerPost == nil || ly.FFNPost == nil || ly.FFN.(*GLU).Act != GELU {
+			t.Errorf("layer %d is %+v", i, ly)
+		}
+	}
+
+	for _, c := range []struct {
+		name  string
+		value any
+		local []bool
+	}{
+		{"a number", uint32(2), []bool{true, false, true}},
+		{"every layer global", uint32(1), []bool{false, false, false}},
+		{"a list", []bool{false, true, true}, []bool{false, true, true}},
+	} {
+		f := valid("gemma3")
+		f.grow("gemma3", 3)
+		f.kv["gemma3.attention.sliding_window_pattern"] = c.value
+		f.kv["gemma3.rope.freq_base_swa"] = float32(500)
+		f.kv["gemma3.final_logit_softcapping"] = float32(0)
+		in, err := f.read(t)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, local := range c.local {
+			a := in.Plan[i].Mixer.(*Attention)
+			if (a.Window == 7) != local || (a.Rope.Base == 500) != local {
+				t.Errorf("pattern as %s: layer %d has the window %d and base %g", c.name, i, a.Window, a.Rope.Base)
+			}
+		}
+		if in.LogitCap != 0 {
+			t.Errorf("a limit of 0 became %g", in.LogitCap)
+		}
+	}
+
+	// The 27B, which its number of layers tells, has heads of 128 but scales as if
+	// they were of 5376 / 32.
+	f = valid("gemma3")
+	f.grow("gemma3", 62)
+	if in, err = f.read(t); err != nil {
+		t.Fatal(err)
+	}
+	if s := in.Plan[61].Mixer.(*Attention).Scale; s != float32(1/math.Sqrt(float64(hidden)/heads)) {
+		t.Errorf("62 layers: scores are scaled by %g", s)
+	}
+}
+
 func TestReadRefuses(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -158,7 +260,7 @@ func TestReadRefuses(t *testing.T) {
 		says   string
 	}{
 		{"no architecture", "llama", func(f *file) { delete(f.kv, "general.architecture") }, "general.architecture"},
-		{"unknown architecture", "llama", func(f *file) { f.kv["general.architecture"] = "mamba" }, `"mamba" is not supported; the supported ones are [llama qwen2]`},
+		{"unknown architecture", "llama", func(f *file) { f.kv["general.architecture"] = "mamba" }, `"mamba" is not supported; the supported ones are [gemma3 llama qwen2 qwen3]`},
 		{"key missing", "llama", func(f *file) { delete(f.kv, "llama.block_count") }, `"llama.block_count" is missing`},
 		{"key of another kind", "llama", func(f *file) { f.kv["llama.embedding_length"] = "big" }, "want a whole number"},
 		{"zero", "llama", func(f *file) { f.kv["llama.attention.head_count"] = uint32(0) }, "is 0, want 1 to"},
@@ -181,6 +283,17 @@ func TestReadRefuses(t *testing.T) {
 		{"type of a norm", "llama", func(f *file) { f.types["output_norm.weight"] = gguf.F16 }, "want F32"},
 		{"norms of q and k", "llama", func(f *file) { f.tensors["blk.0.attn_q_norm.weight"] = []int{headDim} }, `"blk.0.attn_q_norm.weight" has no place`},
 		{"bias of the output", "qwen2", func(f *file) { f.tensors["blk.0.attn_output.bias"] = []int{hidden} }, "has no place"},
+		{"norm of q missing", "qwen3", func(f *file) { delete(f.tensors, "blk.1.attn_q_norm.weight") }, `"blk.1.attn_q_norm.weight" is missing`},
+		{"norm of k for all heads at once", "qwen3", func(f *file) { f.tensors["blk.0.attn_k_norm.weight"] = []int{kvHeads * headDim} }, "has dims [32], want [16]"},
+		{"norm after the mixer missing", "gemma3", func(f *file) { delete(f.tensors, "blk.0.post_attention_norm.weight") }, `"blk.0.post_attention_norm.weight" is missing`},
+		{"norm after the mixer elsewhere", "qwen3", func(f *file) { f.tensors["blk.0.post_attention_norm.weight"] = []int{hidden} }, "has no place"},
+		{"window missing", "gemma3", func(f *file) { delete(f.kv, "gemma3.attention.sliding_window") }, `"gemma3.attention.sliding_window" is missing`},
+		{"window of nothing", "gemma3", func(f *file) { f.kv["gemma3.attention.sliding_window"] = uint32(0) }, "is 0, want 1 to"},
+		{"pattern of 0", "gemma3", func(f *file) { f.kv["gemma3.attention.sliding_window_pattern"] = uint32(0) }, "is 0, want 1 to"},
+		{"pattern of another length", "gemma3", func(f *file) { f.kv["gemma3.attention.sliding_window_pattern"] = []bool{true} }, "has 1 values, want one for each of 2 layers"},
+		{"pattern of numbers", "gemma3", func(f *file) { f.kv["gemma3.attention.sliding_window_pattern"] = []uint32{1, 0} }, "array of uint32"},
+		{"negative limit of logits", "gemma3", func(f *file) { f.kv["gemma3.final_logit_softcapping"] = float32(-30) }, "above 0"},
+		{"limit of logits in words", "gemma3", func(f *file) { f.kv["gemma3.final_logit_softcapping"] = "30" }, "want a number"},
 		{"bias missing", "qwen2", func(f *file) { delete(f.tensors, "blk.1.attn_v.bias") }, "blk.1.attn_q.bias"},
 		{"yarn", "llama", func(f *file) { f.kv["llama.rope.scaling.type"] = "yarn" }, `"yarn" is not supported`},
 		{"linear without factor", "llama", func(f *file) { f.kv["llama.rope.scaling.type"] = "linear" }, "scaling.factor"},
@@ -213,8 +326,10 @@ func FuzzRead(f *testing.F) {
 	f.Add("llama", "block_count", uint64(2), uint32(1))
 	f.Add("qwen2", "attention.head_count", uint64(1)<<63, uint32(5))
 	f.Add("llama", "rope.dimension_count", uint64(0), uint32(0))
+	f.Add("gemma3", "attention.sliding_window_pattern", uint64(1)<<40, uint32(9))
+	f.Add("qwen3", "attention.key_length", uint64(48), uint32(0))
 	f.Fuzz(func(t *testing.T, arch, key string, value uint64, dim uint32) {
-		if arch != "qwen2" {
+		if !slices.Contains(Known(), arch) {
 			arch = "llama"
 		}
 		m := valid(arch)

@@ -5,7 +5,7 @@ package model
 func qwen2(r *reader) {
 	r.ends()
 	rope := r.rope(true)
-	r.layers(func(blk string) Layer {
+	r.layers(func(_ int, blk string) Layer {
 		a := r.attention(blk, rope)
 		if a.QBias == nil || a.KBias == nil || a.VBias == nil {
 			r.fault("tensors %q, k and v are missing or broken", blk+"attn_q.bias")
@@ -14,7 +14,7 @@ func qwen2(r *reader) {
 			MixerNorm: r.vector(blk+"attn_norm.weight", r.info.Hidden),
 			Mixer:     a,
 			FFNNorm:   r.vector(blk+"ffn_norm.weight", r.info.Hidden),
-			FFN:       r.swiglu(blk),
+			FFN:       r.glu(blk, SiLU),
 		}
 	})
 }
