@@ -194,14 +194,21 @@ func TestSameBitsOverPassesAndCuts(t *testing.T) {
 // compare bytes. It was the same on amd64 (all kernel sets), 386 and arm64. A change of
 // it is a change of the network's numerics and needs a new protocol version.
 func TestBitsAreThoseOfEveryMachine(t *testing.T) {
-	m := open(t, tinyFile(t))
-	h := loadHead(t, m, Options{Threads: 1})
-	var ids []int32
-	for i := range 100 {
-		ids = append(ids, int32(i*37%m.Info().Vocab))
-	}
-	e := load(t, m, 0, m.Info().Layers, Options{Threads: 1})
-	if got, want := bits(t, h, []*Engine{e}, nil, ids, len(ids)), "c4270611b0997f6f"; got != want {
-		t.Errorf("the tiny model's logits hash to %s with %s, want %s", got, e.CPU(), want)
+	for _, c := range []struct{ path, want string }{
+		{tinyFile(t), "c4270611b0997f6f"},
+		{"testdata/qwen3/model-bf16.gguf", "2285ae17513175ba"},
+		{"testdata/gemma3/model-f16.gguf", "2ebfeadf90b458e6"},
+		{withKeys(t, "testdata/gemma3/model-f16.gguf", map[string]any{"gemma3.final_logit_softcapping": float32(5)}), "4e8aea31ab9163cb"},
+	} {
+		m := open(t, c.path)
+		h := loadHead(t, m, Options{Threads: 1})
+		var ids []int32
+		for i := range 100 {
+			ids = append(ids, int32(i*37%m.Info().Vocab))
+		}
+		e := load(t, m, 0, m.Info().Layers, Options{Threads: 1})
+		if got := bits(t, h, []*Engine{e}, nil, ids, len(ids)); got != c.want {
+			t.Errorf("%s: the logits hash to %s with %s, want %s", m.Info().Arch, got, e.CPU(), c.want)
+		}
 	}
 }
