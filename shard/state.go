@@ -7,7 +7,8 @@ import (
 )
 
 // State is what one session leaves in layers [start, end): for now rows that
-// grow with the session, a key and a value for each position and head. It holds
+// grow with the session, a key and a value for each position and head. Layers with
+// a window keep them all, too, so that a state can be cut anywhere. It holds
 // memory in chunks of vec.Chunk positions. It is not safe for concurrent use;
 // Forward uses the states of its batch.
 type State struct {

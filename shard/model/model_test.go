@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -316,6 +317,15 @@ func TestReadRefuses(t *testing.T) {
 }
 
 func TestKnownIsWhatReadKnows(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/adding-a-model.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, arch := range Known() {
+		if !bytes.Contains(doc, []byte("\n| `"+arch+"` |")) {
+			t.Errorf("docs/adding-a-model.md has no row for %q", arch)
+		}
+	}
 	if got := sorted(architectures()); !slices.Equal(got, Known()) {
 		t.Errorf("Known() is %v, Read knows %v", Known(), got)
 	}
