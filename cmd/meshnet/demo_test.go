@@ -151,7 +151,7 @@ func TestVerbs(t *testing.T) {
 		code  int
 		says  string
 	}{
-		"version":          {args: "version --json", says: `"architectures":["llama","qwen2"]`},
+		"version":          {args: "version --json", says: `"architectures":["gemma3","llama","qwen2","qwen3"]`},
 		"unknown verb":     {args: "dance", code: exitUsage, says: "dance"},
 		"unknown model":    {args: "generate --model nope --prompt x", code: exitModel, says: `"nope"`},
 		"no prompt":        {args: "generate --model tiny", code: exitUsage, says: "no prompt"},
