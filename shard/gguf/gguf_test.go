@@ -3,6 +3,8 @@ package gguf
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -230,7 +232,7 @@ func TestWriteThenRead(t *testing.T) {
 // Whatever prefix of a file is left, it is an error, never a panic.
 func TestEveryCut(t *testing.T) {
 	whole := sample(t)
-	last := len(whole) - padding(2) // the padding after the last tensor may be missing
+	last := len(whole) - int(padding(2)) // the padding after the last tensor may be missing
 	for n := range last {
 		if _, err := Parse(whole[:n]); err == nil {
 			t.Fatalf("the first %d of %d bytes were accepted", n, len(whole))
@@ -273,6 +275,55 @@ func TestWriteErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %q", name, err, c.want)
 		}
 	}
+}
+
+// A file whose keys and tensors are copied is the same file.
+func TestCopy(t *testing.T) {
+	whole := sample(t)
+	f, err := Parse(whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var infos []TensorInfo
+	for _, x := range f.Tensors() {
+		infos = append(infos, TensorInfo{Name: x.Name, Type: x.Type, Dims: x.Dims})
+	}
+	var b bytes.Buffer
+	fill := func(i int, w io.Writer) error {
+		for _, c := range f.Tensors()[i].Data { // in small pieces
+			if _, err := w.Write([]byte{c}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := WriteFrom(&b, f.KVs(), infos, fill); err != nil || !bytes.Equal(b.Bytes(), whole) {
+		t.Errorf("the copy differs (%v)", err)
+	}
+	short := func(int, io.Writer) error { return nil }
+	if err := WriteFrom(io.Discard, nil, infos, short); err == nil || !strings.Contains(err.Error(), "0 bytes of data were given") {
+		t.Errorf("a tensor without data: %v", err)
+	}
+	broken := errors.New("broken")
+	if err := WriteFrom(io.Discard, nil, infos, func(int, io.Writer) error { return broken }); !errors.Is(err, broken) {
+		t.Errorf("a fill that fails: %v", err)
+	}
+	aligned, err := Parse(file(t, []KV{{"general.alignment", uint32(64)}, {"a", "b"}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kv := aligned.KVs(); len(kv) != 1 || kv[0].Key != "a" {
+		t.Errorf("keys to copy are %v", kv)
+	}
+}
+
+func file(t *testing.T, kv []KV) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if err := Write(&b, kv, nil); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
 }
 
 func FuzzParse(f *testing.F) {

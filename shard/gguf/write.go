@@ -9,7 +9,8 @@ import (
 	"math/bits"
 )
 
-// KV is a key and its value: string, bool, any sized integer, float32, float64, or a slice of one of them.
+// KV is a key and its value: string, bool, any sized integer, float32, float64, or a slice of one of them; or what
+// File.KVs gave.
 type KV struct {
 	Key   string
 	Value any
@@ -25,8 +26,34 @@ type TensorInfo struct {
 
 const writeAlignment = 32
 
+// KVs are all keys of a file with their values, to be written to another file. general.alignment is left out: Write has its
+// own. The values live as long as the file is open.
+func (f *File) KVs() []KV {
+	var out []KV
+	for _, key := range f.keys {
+		if key != alignmentKey {
+			out = append(out, KV{key, f.values[key]})
+		}
+	}
+	return out
+}
+
 // Write writes a version 3 file with the keys and tensors in the given order. The same input gives the same bytes.
 func Write(w io.Writer, kv []KV, tensors []TensorInfo) error {
+	for _, t := range tensors {
+		if want, err := t.bytes(); err == nil && uint64(len(t.Data)) != want {
+			return fmt.Errorf("write model: tensor %q: %d bytes of data, dims %d of %s need %d", t.Name, len(t.Data), t.Dims, t.Type, want)
+		}
+	}
+	return WriteFrom(w, kv, tensors, func(i int, w io.Writer) error {
+		_, err := w.Write(tensors[i].Data)
+		return err
+	})
+}
+
+// WriteFrom is Write for tensors that are made while they are written: fill writes the data of tensor i, and is called for
+// each in order. Their Data is not looked at.
+func WriteFrom(w io.Writer, kv []KV, tensors []TensorInfo, fill func(i int, w io.Writer) error) error {
 	var head []byte
 	head = append(head, "GGUF"...)
 	head = binary.LittleEndian.AppendUint32(head, 3)
@@ -42,10 +69,13 @@ func Write(w io.Writer, kv []KV, tensors []TensorInfo) error {
 		head = appendValue(head, p.Value)
 	}
 	offset := uint64(0)
-	for _, t := range tensors {
-		if err := t.check(); err != nil {
+	sizes := make([]uint64, len(tensors))
+	for i, t := range tensors {
+		size, err := t.bytes()
+		if err != nil {
 			return fmt.Errorf("write model: tensor %q: %w", t.Name, err)
 		}
+		sizes[i] = size
 		head = appendString(head, t.Name)
 		head = binary.LittleEndian.AppendUint32(head, uint32(len(t.Dims)))
 		for _, d := range t.Dims {
@@ -53,45 +83,61 @@ func Write(w io.Writer, kv []KV, tensors []TensorInfo) error {
 		}
 		head = binary.LittleEndian.AppendUint32(head, uint32(t.Type))
 		head = binary.LittleEndian.AppendUint64(head, offset)
-		offset += uint64(len(t.Data) + padding(len(t.Data)))
+		offset += size + padding(size)
 	}
-	b := bufio.NewWriterSize(w, 1<<16)
-	b.Write(head)
-	b.Write(make([]byte, padding(len(head))))
-	for _, t := range tensors {
-		b.Write(t.Data)
-		b.Write(make([]byte, padding(len(t.Data))))
+	c := &counter{w: bufio.NewWriterSize(w, 1<<16)}
+	c.Write(head)
+	c.Write(make([]byte, padding(uint64(len(head)))))
+	for i, t := range tensors {
+		c.n = 0
+		if err := fill(i, c); err != nil {
+			return fmt.Errorf("write model: tensor %q: %w", t.Name, err)
+		}
+		if c.n != sizes[i] {
+			return fmt.Errorf("write model: tensor %q: %d bytes of data were given, dims %d of %s need %d", t.Name, c.n, t.Dims, t.Type, sizes[i])
+		}
+		c.Write(make([]byte, padding(c.n)))
 	}
-	if err := b.Flush(); err != nil {
+	if err := c.w.Flush(); err != nil {
 		return fmt.Errorf("write model: %w", err)
 	}
 	return nil
 }
 
-func padding(n int) int { return -n & (writeAlignment - 1) }
+// counter counts what goes through it.
+type counter struct {
+	w *bufio.Writer
+	n uint64
+}
 
-func (t *TensorInfo) check() error {
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += uint64(n)
+	return n, err
+}
+
+func padding(n uint64) uint64 { return -n & (writeAlignment - 1) }
+
+// bytes is how much data the tensor has.
+func (t *TensorInfo) bytes() (uint64, error) {
 	if !t.Type.Known() {
-		return fmt.Errorf("unknown %s", t.Type)
+		return 0, fmt.Errorf("unknown %s", t.Type)
 	}
 	if len(t.Dims) < 1 || len(t.Dims) > 4 {
-		return fmt.Errorf("%d dims, 1 to 4 are allowed", len(t.Dims))
+		return 0, fmt.Errorf("%d dims, 1 to 4 are allowed", len(t.Dims))
 	}
 	n := uint64(1)
 	for _, d := range t.Dims {
 		hi, lo := bits.Mul64(n, d)
 		if d == 0 || hi != 0 || lo > maxElements {
-			return fmt.Errorf("dims %d are empty or too large", t.Dims)
+			return 0, fmt.Errorf("dims %d are empty or too large", t.Dims)
 		}
 		n = lo
 	}
 	if t.Dims[0]%uint64(t.Type.BlockSize()) != 0 {
-		return fmt.Errorf("rows of %d values are not whole blocks of %d (%s)", t.Dims[0], t.Type.BlockSize(), t.Type)
+		return 0, fmt.Errorf("rows of %d values are not whole blocks of %d (%s)", t.Dims[0], t.Type.BlockSize(), t.Type)
 	}
-	if want := n / uint64(t.Type.BlockSize()) * uint64(t.Type.BlockBytes()); uint64(len(t.Data)) != want {
-		return fmt.Errorf("%d bytes of data, dims %d of %s need %d", len(t.Data), t.Dims, t.Type, want)
-	}
-	return nil
+	return n / uint64(t.Type.BlockSize()) * uint64(t.Type.BlockBytes()), nil
 }
 
 func appendString(b []byte, s string) []byte {
@@ -100,7 +146,9 @@ func appendString(b []byte, s string) []byte {
 }
 
 func kindOf(v any) (kind, error) {
-	switch v.(type) {
+	switch v := v.(type) {
+	case value:
+		return v.kind, nil
 	case uint8:
 		return kindUint8, nil
 	case int8:
@@ -134,6 +182,14 @@ func kindOf(v any) (kind, error) {
 func appendValue(b []byte, v any) []byte {
 	le := binary.LittleEndian
 	switch v := v.(type) {
+	case value:
+		if v.kind == kindArray {
+			b = le.AppendUint32(b, uint32(v.elem))
+			b = le.AppendUint64(b, uint64(v.n))
+		} else if v.kind == kindString {
+			b = le.AppendUint64(b, uint64(len(v.raw)))
+		}
+		return append(b, v.raw...)
 	case uint8:
 		return append(b, v)
 	case int8:
