@@ -18,6 +18,7 @@ import (
 	"github.com/meshnet/meshnet/route"
 	"github.com/meshnet/meshnet/route/hop"
 	"github.com/meshnet/meshnet/shard"
+	"github.com/meshnet/meshnet/shard/selftest"
 )
 
 // JoinConfig is a volunteer.
@@ -30,6 +31,10 @@ type JoinConfig struct {
 	Memory  int64 // bytes of weights that Auto may load; 0: half of what the machine has free
 	Threads int
 	Cache   cache.Config
+
+	// SelfTest says whether this machine computes the bits that all others do; nil: selftest.Run. On its error Run ends before the
+	// node is on the network.
+	SelfTest func(context.Context) error
 
 	// For the person who waits; each may be nil.
 	Chosen   func(start, end int, bytes int64)
@@ -70,6 +75,9 @@ func Run(ctx context.Context, cfg JoinConfig) (err error) {
 		return fmt.Errorf("layers %d:%d: %s has the layers 0 to %d, so give a range within 0:%d", cfg.Start, cfg.End, cfg.Model.Name, info.Layers-1, info.Layers)
 	}
 	cfg.Model.Layers = info.Layers
+	if err := cfg.selfTest(ctx); err != nil {
+		return fmt.Errorf("this machine cannot join: %w", err)
+	}
 	v := &volunteer{cfg: cfg}
 	v.state.Store(int32(wire.Joining))
 
@@ -122,6 +130,14 @@ func Run(ctx context.Context, cfg JoinConfig) (err error) {
 	v.node.log.Info("serving", "model", cfg.Model.Name, "start", v.cfg.Start, "end", v.cfg.End, "decode", v.speed.decode)
 	v.keepOffer(ctx)
 	return v.leave(context.WithoutCancel(ctx))
+}
+
+func (c *JoinConfig) selfTest(ctx context.Context) error {
+	if c.SelfTest != nil {
+		return c.SelfTest(ctx)
+	}
+	_, err := selftest.Run(ctx, selftest.Config{Threads: c.Threads})
+	return err
 }
 
 // whenServing passes streams to the server once there is one.

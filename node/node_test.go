@@ -16,6 +16,7 @@ import (
 	"github.com/meshnet/meshnet/p2p/wire"
 	"github.com/meshnet/meshnet/route"
 	"github.com/meshnet/meshnet/shard"
+	"github.com/meshnet/meshnet/shard/selftest"
 	"github.com/meshnet/meshnet/shard/tiny"
 	"go.uber.org/goleak"
 )
@@ -104,6 +105,22 @@ func (m *mesh) join(name string, change func(*JoinConfig)) (Status, func() error
 		m.t.Fatalf("%s does not serve", name)
 	}
 	panic("unreachable")
+}
+
+// A machine that computes other bits than its mesh is never seen on it.
+func TestOtherBitsDoNotJoin(t *testing.T) {
+	m := newMesh(t)
+	cfg := JoinConfig{Config: m.config("a"), Weights: m.model, End: 8, SelfTest: func(context.Context) error {
+		return &selftest.DiffersError{Result: selftest.Result{Hash: "abcd", CPU: "odd"}}
+	}}
+	err := Run(t.Context(), cfg)
+	var differs *selftest.DiffersError
+	if !errors.As(err, &differs) || !strings.Contains(err.Error(), "cannot join") || !strings.Contains(err.Error(), "abcd with its odd kernels") {
+		t.Error(err)
+	}
+	if _, err := os.Stat(filepath.Join(m.home, "nodes")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it took an identity: %v", err)
+	}
 }
 
 // TestMesh is a small life: two volunteers, the second choosing what is missing,

@@ -12,6 +12,7 @@ import (
 	"github.com/meshnet/meshnet/p2p/wire"
 	"github.com/meshnet/meshnet/route"
 	"github.com/meshnet/meshnet/route/hop"
+	"github.com/meshnet/meshnet/shard/tensor"
 )
 
 // Status is what a node says of itself and of its view of the mesh.
@@ -39,6 +40,7 @@ type NodeStatus struct {
 	Network   string   `json:"network"`
 	Connected int      `json:"connected"`
 	Version   string   `json:"version"`
+	Kernels   string   `json:"kernels"` // that this process computes with
 	PID       int      `json:"pid"`
 	UptimeS   float64  `json:"uptime_s"`
 }
@@ -148,10 +150,11 @@ type CacheRowStatus struct {
 
 // status is what any node knows; volunteers and heads add their part.
 func (n *Node) status(role, state string) Status {
+	kernels, _ := tensor.CPU() // a wrong MESHNET_CPU has failed long before, in whoever computes
 	s := Status{
 		Node: NodeStatus{
 			Name: n.name, Role: role, State: state, Peer: string(n.Self()), Addrs: orNone(n.Addrs()), Network: n.cfg.Network,
-			Connected: len(n.host.Connected()), Version: Version, PID: os.Getpid(), UptimeS: time.Since(n.started).Seconds(),
+			Connected: len(n.host.Connected()), Version: Version, Kernels: kernels, PID: os.Getpid(), UptimeS: time.Since(n.started).Seconds(),
 		},
 		Peers: []PeerStatus{}, Coverage: []Span{}, Holes: [][2]int{}, Sessions: []SessionStatus{},
 	}

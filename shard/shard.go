@@ -43,6 +43,19 @@ func Open(path string) (*Model, error) {
 	return &Model{file: f, info: info}, nil
 }
 
+// Parse is Open for the bytes of a file, which must not change while the model is in use.
+func Parse(data []byte) (*Model, error) {
+	f, err := gguf.Parse(data)
+	if err != nil {
+		return nil, err
+	}
+	info, err := model.Read(f)
+	if err != nil {
+		return nil, err
+	}
+	return &Model{file: f, info: info}, nil
+}
+
 // Info describes the model. It must not be changed.
 func (m *Model) Info() *model.Info { return m.info }
 

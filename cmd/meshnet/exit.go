@@ -8,6 +8,7 @@ import (
 
 	"github.com/meshnet/meshnet/node/head"
 	"github.com/meshnet/meshnet/route"
+	"github.com/meshnet/meshnet/shard/selftest"
 )
 
 // Exit codes, as docs/operating.md lists them.
@@ -19,6 +20,7 @@ const (
 	exitInUse       = 5   // identity or port belongs to another process
 	exitPrompt      = 6   // the prompt is empty, too long or can't be encoded
 	exitDiffers     = 7   // demo: the text is not the undisturbed one
+	exitBits        = 8   // self-test: this machine computes other bits than all others
 	exitInterrupted = 130 // Ctrl-C
 	exitTerminated  = 143 // SIGTERM, where that is not a normal end
 )
@@ -54,6 +56,7 @@ func exitCode(err error) int {
 		own *exitError
 		sig interrupted
 		gap *route.GapError
+		dif *selftest.DiffersError
 	)
 	switch {
 	case err == nil:
@@ -64,6 +67,8 @@ func exitCode(err error) int {
 		return own.code
 	case errors.As(err, &gap):
 		return exitNoRoute
+	case errors.As(err, &dif):
+		return exitBits
 	case errors.Is(err, head.ErrBadRequest):
 		return exitPrompt
 	case errors.Is(err, context.Canceled):
