@@ -39,7 +39,8 @@ type cli struct {
 	Status   statusCmd   `cmd:"" help:"Show peers, ranges, holes, routes, sessions and caches."`
 	Plan     planCmd     `cmd:"" help:"Show the route that a chat would take."`
 	Generate generateCmd `cmd:"" help:"Run a model in this process, without any network."`
-	Model    modelCmd    `cmd:"" help:"Fetch, list, show and remove model files."`
+	Model    modelCmd    `cmd:"" help:"Fetch, list, show, convert and remove model files."`
+	Bench    benchCmd    `cmd:"" help:"Measure how fast this machine is."`
 	Version  versionCmd  `cmd:"" help:"Print version, engine and CPU kernels."`
 }
 

@@ -22,6 +22,8 @@ type modelCmd struct {
 	List modelListCmd `cmd:"" aliases:"ls" help:"List the models that are here, and those known by name."`
 	Show modelShowCmd `cmd:"" help:"Show one model: shape, licence, system prompt, where it comes from."`
 	Rm   modelRmCmd   `cmd:"" help:"Remove model files from this machine."`
+
+	Quantize modelQuantizeCmd `cmd:"" help:"Write a model file with its matrices in another type."`
 }
 
 type modelPullCmd struct {

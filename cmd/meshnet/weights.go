@@ -51,6 +51,16 @@ func (a *app) findModel(ref string) (catalog.Local, error) {
 	return l, fail(exitModel, err)
 }
 
+// modelPath is where a model's file is: the path itself when ref is one, else that of the store, fetched if need be. For verbs
+// that read a file once, for which a copy in the store would be a waste.
+func (a *app) modelPath(ref string) (string, error) {
+	if info, err := os.Stat(ref); err == nil && info.Mode().IsRegular() {
+		return ref, nil
+	}
+	l, err := a.findModel(ref)
+	return l.Path, err
+}
+
 // openModel finds and maps a model file.
 func (a *app) openModel(ref string) (*weights, error) {
 	l, err := a.findModel(ref)
