@@ -17,10 +17,12 @@ import (
 	"fmt"
 	"hash"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/meshnet/meshnet/shard"
 	"github.com/meshnet/meshnet/shard/gguf"
+	"github.com/meshnet/meshnet/shard/model"
 	"github.com/meshnet/meshnet/shard/pool"
 	"github.com/meshnet/meshnet/shard/tensor"
 	"github.com/meshnet/meshnet/shard/tiny"
@@ -68,11 +70,14 @@ func Run(ctx context.Context, cfg Config) (Result, error) {
 	return r, err
 }
 
-// models are the architectures, each with all types, in another order each.
+// models are the engine's architectures, each with all types, in another order each.
 func models() []tiny.Mixed {
 	var out []tiny.Mixed
 	types := supported()
 	for i, arch := range tiny.MixedArchs() {
+		if !slices.Contains(model.Known(), arch) {
+			continue
+		}
 		at := i * 3 % len(types)
 		out = append(out, tiny.Mixed{Arch: arch, Seed: uint64(i + 1), Types: append(append([]gguf.Type{}, types[at:]...), types[:at]...)})
 	}

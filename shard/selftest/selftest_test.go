@@ -45,8 +45,10 @@ func TestWant(t *testing.T) {
 
 // What the engine can do is in the test: a new type or architecture must be added.
 func TestCoversTheEngine(t *testing.T) {
-	if got, want := tiny.MixedArchs(), model.Known(); !slices.Equal(got, want) {
-		t.Errorf("the self-test has models of %v, the engine knows %v", got, want)
+	for _, arch := range model.Known() {
+		if !slices.Contains(tiny.MixedArchs(), arch) {
+			t.Errorf("the engine knows %s, tiny.Mixed makes models of %v only", arch, tiny.MixedArchs())
+		}
 	}
 	for _, mixed := range models() {
 		m := parse(t, mixed)

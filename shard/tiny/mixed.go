@@ -19,8 +19,8 @@ type Mixed struct {
 	Seed  uint64
 }
 
-// MixedArchs are the architectures that Mixed can make.
-func MixedArchs() []string { return []string{"llama", "qwen2"} }
+// MixedArchs are the architectures that Mixed can make, whether or not the engine knows them.
+func MixedArchs() []string { return []string{"llama", "qwen2", "qwen3", "gemma3"} }
 
 // The geometry: rows are one super-block, and the vocabulary is no multiple of anything, for the last rows of a matrix.
 const (
@@ -29,6 +29,7 @@ const (
 	mixedKVHeads = 2
 	mixedLayers  = 4
 	mixedContext = 512
+	mixedWindow  = 24
 )
 
 // MixedVocab is how many ids a Mixed model has.
@@ -60,6 +61,10 @@ func (m Mixed) Write(w io.Writer) error {
 		b.matrix("output.weight", MixedVocab, 3)
 	case "qwen2": // with stretched positions and biases
 		kv = append(kv, gguf.KV{Key: a + "rope.scaling.type", Value: "linear"}, gguf.KV{Key: a + "rope.scaling.factor", Value: float32(2)})
+	case "qwen3": // like qwen2, but with norms of each head
+	case "gemma3": // layers that see a window in turns with layers that see all, and a soft cap on logits
+		kv = append(kv, gguf.KV{Key: a + "attention.sliding_window", Value: uint32(mixedWindow)}, gguf.KV{Key: a + "attention.sliding_window_pattern", Value: uint32(2)},
+			gguf.KV{Key: a + "final_logit_softcapping", Value: float32(30)})
 	default:
 		return fmt.Errorf("write a mixed model: architecture %q is not one of %v", m.Arch, MixedArchs())
 	}
@@ -78,7 +83,7 @@ type mixer struct {
 
 func (b *mixer) layer(i int) {
 	p := fmt.Sprintf("blk.%d.", i)
-	const kv = mixedWidth / mixedHeads * mixedKVHeads
+	const head, kv = mixedWidth / mixedHeads, mixedWidth / mixedHeads * mixedKVHeads
 	same := i%2 == 0
 	matrix := func(name string, rows int, like bool) {
 		if like && same {
@@ -90,10 +95,18 @@ func (b *mixer) layer(i int) {
 	matrix("attn_q", mixedWidth, false)
 	matrix("attn_k", kv, true)
 	matrix("attn_v", kv, true)
-	if b.Arch == "qwen2" {
+	switch b.Arch {
+	case "qwen2":
 		b.norm(p+"attn_q.bias", mixedWidth)
 		b.norm(p+"attn_k.bias", kv)
 		b.norm(p+"attn_v.bias", kv)
+	case "gemma3":
+		b.norm(p+"post_attention_norm.weight", mixedWidth)
+		b.norm(p+"post_ffw_norm.weight", mixedWidth)
+		fallthrough
+	case "qwen3":
+		b.norm(p+"attn_q_norm.weight", head)
+		b.norm(p+"attn_k_norm.weight", head)
 	}
 	matrix("attn_output", mixedWidth, false)
 	b.norm(p+"ffn_norm.weight", mixedWidth)
