@@ -30,7 +30,7 @@ import (
 
 // Want is the hash of a machine that agrees with all others. It changes when the engine learns a type or an architecture, and
 // when its numerics change: then every node of a mesh needs the same version.
-const Want = "14dea28000711c875d264ef969a5d08d"
+const Want = "88dd06ec861ee055211172508cd84df0"
 
 // Config says what to compute with.
 type Config struct {
@@ -116,7 +116,7 @@ func run(ctx context.Context, cfg Config, models []tiny.Mixed) (Result, error) {
 func name(h hash.Hash) string { return hex.EncodeToString(h.Sum(nil)[:16]) }
 
 // steps are the rows that the two sessions get at a time; 0: the session is left out.
-var steps = [][2]int{{1, 0}, {7, 0}, {64, 19}, {2, 1}, {1, 1}, {0, 3}, {13, 1}, {1, 0}, {1, 1}}
+var steps = [][2]int{{1, 0}, {7, 0}, {53, 9}, {2, 1}, {1, 1}, {0, 3}, {5, 1}, {1, 0}, {1, 1}}
 
 // compute feeds two sessions and adds the bits of all logits to sum.
 func compute(ctx context.Context, mixed tiny.Mixed, o shard.Options, sum hash.Hash) (cpu string, err error) {
