@@ -147,6 +147,96 @@ func q6kAVX512G2T5(c *call)
 func q6kAVX512G2T6(c *call)
 
 //go:noescape
+func q2kAVX512G4T1(c *call)
+
+//go:noescape
+func q2kAVX512G4T2(c *call)
+
+//go:noescape
+func q2kAVX512G4T3(c *call)
+
+//go:noescape
+func q2kAVX512G2T4(c *call)
+
+//go:noescape
+func q2kAVX512G2T5(c *call)
+
+//go:noescape
+func q2kAVX512G2T6(c *call)
+
+//go:noescape
+func q3kAVX512G4T1(c *call)
+
+//go:noescape
+func q3kAVX512G4T2(c *call)
+
+//go:noescape
+func q3kAVX512G4T3(c *call)
+
+//go:noescape
+func q3kAVX512G2T4(c *call)
+
+//go:noescape
+func q3kAVX512G2T5(c *call)
+
+//go:noescape
+func q3kAVX512G2T6(c *call)
+
+//go:noescape
+func iq4nlAVX512G4T1(c *call)
+
+//go:noescape
+func iq4nlAVX512G4T2(c *call)
+
+//go:noescape
+func iq4nlAVX512G4T3(c *call)
+
+//go:noescape
+func iq4nlAVX512G2T4(c *call)
+
+//go:noescape
+func iq4nlAVX512G2T5(c *call)
+
+//go:noescape
+func iq4nlAVX512G2T6(c *call)
+
+//go:noescape
+func iq4xsAVX512G4T1(c *call)
+
+//go:noescape
+func iq4xsAVX512G4T2(c *call)
+
+//go:noescape
+func iq4xsAVX512G4T3(c *call)
+
+//go:noescape
+func iq4xsAVX512G2T4(c *call)
+
+//go:noescape
+func iq4xsAVX512G2T5(c *call)
+
+//go:noescape
+func iq4xsAVX512G2T6(c *call)
+
+//go:noescape
+func mxfp4AVX512G4T1(c *call)
+
+//go:noescape
+func mxfp4AVX512G4T2(c *call)
+
+//go:noescape
+func mxfp4AVX512G4T3(c *call)
+
+//go:noescape
+func mxfp4AVX512G2T4(c *call)
+
+//go:noescape
+func mxfp4AVX512G2T5(c *call)
+
+//go:noescape
+func mxfp4AVX512G2T6(c *call)
+
+//go:noescape
 func f32AVX512G4T1(c *call)
 
 //go:noescape
@@ -249,6 +339,36 @@ func q6kAVX2G4T1(c *call)
 func q6kAVX2G1T2(c *call)
 
 //go:noescape
+func q2kAVX2G4T1(c *call)
+
+//go:noescape
+func q2kAVX2G1T2(c *call)
+
+//go:noescape
+func q3kAVX2G4T1(c *call)
+
+//go:noescape
+func q3kAVX2G1T2(c *call)
+
+//go:noescape
+func iq4nlAVX2G4T1(c *call)
+
+//go:noescape
+func iq4nlAVX2G1T2(c *call)
+
+//go:noescape
+func iq4xsAVX2G4T1(c *call)
+
+//go:noescape
+func iq4xsAVX2G1T2(c *call)
+
+//go:noescape
+func mxfp4AVX2G4T1(c *call)
+
+//go:noescape
+func mxfp4AVX2G1T2(c *call)
+
+//go:noescape
 func f32AVX2G4T1(c *call)
 
 //go:noescape
@@ -321,6 +441,36 @@ func fillAVX512(ks *kernelSet) {
 	ks.kernels[formQ6k][4] = kernel{2, q6kAVX512G2T4}
 	ks.kernels[formQ6k][5] = kernel{2, q6kAVX512G2T5}
 	ks.kernels[formQ6k][6] = kernel{2, q6kAVX512G2T6}
+	ks.kernels[formQ2k][1] = kernel{4, q2kAVX512G4T1}
+	ks.kernels[formQ2k][2] = kernel{4, q2kAVX512G4T2}
+	ks.kernels[formQ2k][3] = kernel{4, q2kAVX512G4T3}
+	ks.kernels[formQ2k][4] = kernel{2, q2kAVX512G2T4}
+	ks.kernels[formQ2k][5] = kernel{2, q2kAVX512G2T5}
+	ks.kernels[formQ2k][6] = kernel{2, q2kAVX512G2T6}
+	ks.kernels[formQ3k][1] = kernel{4, q3kAVX512G4T1}
+	ks.kernels[formQ3k][2] = kernel{4, q3kAVX512G4T2}
+	ks.kernels[formQ3k][3] = kernel{4, q3kAVX512G4T3}
+	ks.kernels[formQ3k][4] = kernel{2, q3kAVX512G2T4}
+	ks.kernels[formQ3k][5] = kernel{2, q3kAVX512G2T5}
+	ks.kernels[formQ3k][6] = kernel{2, q3kAVX512G2T6}
+	ks.kernels[formIQ4nl][1] = kernel{4, iq4nlAVX512G4T1}
+	ks.kernels[formIQ4nl][2] = kernel{4, iq4nlAVX512G4T2}
+	ks.kernels[formIQ4nl][3] = kernel{4, iq4nlAVX512G4T3}
+	ks.kernels[formIQ4nl][4] = kernel{2, iq4nlAVX512G2T4}
+	ks.kernels[formIQ4nl][5] = kernel{2, iq4nlAVX512G2T5}
+	ks.kernels[formIQ4nl][6] = kernel{2, iq4nlAVX512G2T6}
+	ks.kernels[formIQ4xs][1] = kernel{4, iq4xsAVX512G4T1}
+	ks.kernels[formIQ4xs][2] = kernel{4, iq4xsAVX512G4T2}
+	ks.kernels[formIQ4xs][3] = kernel{4, iq4xsAVX512G4T3}
+	ks.kernels[formIQ4xs][4] = kernel{2, iq4xsAVX512G2T4}
+	ks.kernels[formIQ4xs][5] = kernel{2, iq4xsAVX512G2T5}
+	ks.kernels[formIQ4xs][6] = kernel{2, iq4xsAVX512G2T6}
+	ks.kernels[formMXFP4][1] = kernel{4, mxfp4AVX512G4T1}
+	ks.kernels[formMXFP4][2] = kernel{4, mxfp4AVX512G4T2}
+	ks.kernels[formMXFP4][3] = kernel{4, mxfp4AVX512G4T3}
+	ks.kernels[formMXFP4][4] = kernel{2, mxfp4AVX512G2T4}
+	ks.kernels[formMXFP4][5] = kernel{2, mxfp4AVX512G2T5}
+	ks.kernels[formMXFP4][6] = kernel{2, mxfp4AVX512G2T6}
 	ks.kernels[formF32][1] = kernel{4, f32AVX512G4T1}
 	ks.kernels[formF32][2] = kernel{4, f32AVX512G4T2}
 	ks.kernels[formF32][3] = kernel{4, f32AVX512G4T3}
@@ -358,6 +508,16 @@ func fillAVX2(ks *kernelSet) {
 	ks.kernels[formQ5k][2] = kernel{1, q5kAVX2G1T2}
 	ks.kernels[formQ6k][1] = kernel{4, q6kAVX2G4T1}
 	ks.kernels[formQ6k][2] = kernel{1, q6kAVX2G1T2}
+	ks.kernels[formQ2k][1] = kernel{4, q2kAVX2G4T1}
+	ks.kernels[formQ2k][2] = kernel{1, q2kAVX2G1T2}
+	ks.kernels[formQ3k][1] = kernel{4, q3kAVX2G4T1}
+	ks.kernels[formQ3k][2] = kernel{1, q3kAVX2G1T2}
+	ks.kernels[formIQ4nl][1] = kernel{4, iq4nlAVX2G4T1}
+	ks.kernels[formIQ4nl][2] = kernel{1, iq4nlAVX2G1T2}
+	ks.kernels[formIQ4xs][1] = kernel{4, iq4xsAVX2G4T1}
+	ks.kernels[formIQ4xs][2] = kernel{1, iq4xsAVX2G1T2}
+	ks.kernels[formMXFP4][1] = kernel{4, mxfp4AVX2G4T1}
+	ks.kernels[formMXFP4][2] = kernel{1, mxfp4AVX2G1T2}
 	ks.kernels[formF32][1] = kernel{4, f32AVX2G4T1}
 	ks.kernels[formF32][2] = kernel{2, f32AVX2G2T2}
 	ks.kernels[formF16][1] = kernel{4, f16AVX2G4T1}

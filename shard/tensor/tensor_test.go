@@ -90,23 +90,36 @@ func randomTensor(typ gguf.Type, rows, cols int, seed uint64) *gguf.Tensor {
 	}
 	for i := 0; i < len(t.Data); i += typ.BlockBytes() {
 		b := t.Data[i:]
+		for _, at := range scalesAt(typ) {
+			scale(b[at:])
+		}
 		switch typ {
+		case gguf.MXFP4:
+			b[0] = byte(118 + r.IntN(12))
 		case gguf.F32:
 			binary.LittleEndian.PutUint32(b, math.Float32bits(float32(r.NormFloat64())))
-		case gguf.F16:
-			scale(b)
 		case gguf.BF16:
 			binary.LittleEndian.PutUint16(b, uint16(math.Float32bits(float32(r.NormFloat64()))>>16))
-		case gguf.Q6_K:
-			scale(b[208:])
-		case gguf.Q4_1, gguf.Q5_1, gguf.Q4_K, gguf.Q5_K:
-			scale(b)
-			scale(b[2:])
-		default:
-			scale(b)
 		}
 	}
 	return t
+}
+
+// scalesAt is where a block has its float16 scale and minimum.
+func scalesAt(typ gguf.Type) []int {
+	switch typ {
+	case gguf.F32, gguf.BF16, gguf.MXFP4:
+		return nil
+	case gguf.Q6_K:
+		return []int{208}
+	case gguf.Q3_K:
+		return []int{108}
+	case gguf.Q2_K:
+		return []int{80, 82}
+	case gguf.Q4_1, gguf.Q5_1, gguf.Q4_K, gguf.Q5_K:
+		return []int{0, 2}
+	}
+	return []int{0}
 }
 
 func randomActs(n, cols int, seed uint64) []float32 {
@@ -391,6 +404,10 @@ func TestPackErrors(t *testing.T) {
 	p := pool.New(1)
 	inf := randomTensor(gguf.Q8_0, 20, 64, 1)
 	inf.Data[3*68+34+1] = 0x7c
+	exponent := randomTensor(gguf.MXFP4, 20, 64, 1)
+	exponent.Data[7*34+17] = 255
+	huge := randomTensor(gguf.MXFP4, 20, 64, 1)
+	huge.Data[9*34] = 253 // 12 * 2^125
 	nan := randomTensor(gguf.Q5_1, 20, 64, 1)
 	nan.Data[3*48+24+3] = 0xff
 	big := randomTensor(gguf.F32, 1, 4, 1)
@@ -405,19 +422,42 @@ func TestPackErrors(t *testing.T) {
 	}{
 		{nil, "no tensor"},
 		{[]*gguf.Tensor{{Name: "x", Type: gguf.IQ1_S, Dims: []uint64{256, 1}}}, "type IQ1_S has no kernels here; known are F32, F16"},
-		{[]*gguf.Tensor{{Name: "x", Type: 99, Dims: []uint64{256, 1}}}, "type 99 has no kernels"},
+		{[]*gguf.Tensor{{Name: "x", Type: gguf.TQ2_0, Dims: []uint64{256, 1}}}, "Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4"},
+		{[]*gguf.Tensor{{Name: "x", Type: 99, Dims: []uint64{256, 1}}}, "type 99 has no kernels here; known are F32"},
 		{[]*gguf.Tensor{{Name: "x", Type: gguf.Q4_K, Dims: []uint64{128, 1}}}, "not whole blocks of 256"},
 		{[]*gguf.Tensor{{Name: "x", Type: gguf.F32, Dims: []uint64{1 << 21, 1}}}, "at most"},
 		{[]*gguf.Tensor{three}, "3 dims"},
 		{[]*gguf.Tensor{cut}, "need 72"},
 		{[]*gguf.Tensor{inf}, "row 3 has a scale or value that is not finite, near column 32"},
 		{[]*gguf.Tensor{nan}, "row 3 has a scale"},
+		{[]*gguf.Tensor{exponent}, "row 7 has a scale or value that is not finite, near column 32"},
+		{[]*gguf.Tensor{huge}, "row 9 has a scale or value that is not finite, near column 0"},
+		{[]*gguf.Tensor{{Name: "x", Type: gguf.MXFP4, Dims: []uint64{48, 1}}}, "not whole blocks of 32 (MXFP4)"},
+		{[]*gguf.Tensor{{Name: "x", Type: gguf.Q3_K, Dims: []uint64{320, 1}}}, "not whole blocks of 256 (Q3_K)"},
 		{[]*gguf.Tensor{big}, "near column 1"},
 		{[]*gguf.Tensor{randomTensor(gguf.Q8_0, 4, 64, 1), randomTensor(gguf.Q8_0, 4, 32, 1)}, "cannot be stacked"},
 		{[]*gguf.Tensor{randomTensor(gguf.Q8_0, 4, 64, 1), randomTensor(gguf.Q4_0, 4, 64, 1)}, "cannot be stacked"},
 	} {
 		if _, err := PackFused(p, c.ts...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %q", err, c.want)
+		}
+	}
+}
+
+// Every scale and minimum of every type is checked, wherever it lies in its block.
+func TestScalesThatAreNotFinite(t *testing.T) {
+	p := pool.New(1)
+	for _, typ := range allTypes() {
+		for _, at := range scalesAt(typ) {
+			for _, bits := range []uint16{0x7c00, 0xfc00, 0x7e01, 0xffff} { // infinities and NaNs
+				ts := randomTensor(typ, 70, 512, 1)
+				block := 66*(512/typ.BlockSize()) + 512/typ.BlockSize() - 1 // the last of row 66
+				binary.LittleEndian.PutUint16(ts.Data[block*typ.BlockBytes()+at:], bits)
+				want := fmt.Sprintf("row 66 has a scale or value that is not finite, near column %d", 512-typ.BlockSize())
+				if _, err := Pack(ts, p); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s, %#04x at byte %d of a block: error %v, want %q", typ, bits, at, err, want)
+				}
+			}
 		}
 	}
 }
