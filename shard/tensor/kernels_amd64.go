@@ -387,6 +387,132 @@ func bf16AVX2G4T1(c *call)
 func bf16AVX2G2T2(c *call)
 
 //go:noescape
+func q8AVXVNNIG4T1(c *call)
+
+//go:noescape
+func q8AVXVNNIG2T2(c *call)
+
+//go:noescape
+func q8AVXVNNIG1T3(c *call)
+
+//go:noescape
+func q4zAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q4zAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q4zAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q4mAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q4mAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q4mAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q5zAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q5zAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q5zAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q5mAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q5mAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q5mAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q4kAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q4kAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q4kAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q5kAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q5kAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q5kAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q6kAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q6kAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q6kAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q2kAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q2kAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q2kAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q3kAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q3kAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q3kAVXVNNIG1T3(c *call)
+
+//go:noescape
+func iq4nlAVXVNNIG4T1(c *call)
+
+//go:noescape
+func iq4nlAVXVNNIG2T2(c *call)
+
+//go:noescape
+func iq4nlAVXVNNIG1T3(c *call)
+
+//go:noescape
+func iq4xsAVXVNNIG4T1(c *call)
+
+//go:noescape
+func iq4xsAVXVNNIG2T2(c *call)
+
+//go:noescape
+func iq4xsAVXVNNIG1T3(c *call)
+
+//go:noescape
+func mxfp4AVXVNNIG4T1(c *call)
+
+//go:noescape
+func mxfp4AVXVNNIG2T2(c *call)
+
+//go:noescape
+func mxfp4AVXVNNIG1T3(c *call)
+
+//go:noescape
+func f32AVXVNNIG2T3(c *call)
+
+//go:noescape
+func f16AVXVNNIG2T3(c *call)
+
+//go:noescape
+func bf16AVXVNNIG2T3(c *call)
+
+//go:noescape
 func quantizeAVX512(x *float32, blocks int, dst *byte, stride int)
 
 //go:noescape
@@ -524,4 +650,55 @@ func fillAVX2(ks *kernelSet) {
 	ks.kernels[formF16][2] = kernel{2, f16AVX2G2T2}
 	ks.kernels[formBF16][1] = kernel{4, bf16AVX2G4T1}
 	ks.kernels[formBF16][2] = kernel{2, bf16AVX2G2T2}
+}
+
+func fillAVXVNNI(ks *kernelSet) {
+	ks.kernels[formQ8][1] = kernel{4, q8AVXVNNIG4T1}
+	ks.kernels[formQ8][2] = kernel{2, q8AVXVNNIG2T2}
+	ks.kernels[formQ8][3] = kernel{1, q8AVXVNNIG1T3}
+	ks.kernels[formQ4z][1] = kernel{4, q4zAVXVNNIG4T1}
+	ks.kernels[formQ4z][2] = kernel{2, q4zAVXVNNIG2T2}
+	ks.kernels[formQ4z][3] = kernel{1, q4zAVXVNNIG1T3}
+	ks.kernels[formQ4m][1] = kernel{4, q4mAVXVNNIG4T1}
+	ks.kernels[formQ4m][2] = kernel{2, q4mAVXVNNIG2T2}
+	ks.kernels[formQ4m][3] = kernel{1, q4mAVXVNNIG1T3}
+	ks.kernels[formQ5z][1] = kernel{4, q5zAVXVNNIG4T1}
+	ks.kernels[formQ5z][2] = kernel{2, q5zAVXVNNIG2T2}
+	ks.kernels[formQ5z][3] = kernel{1, q5zAVXVNNIG1T3}
+	ks.kernels[formQ5m][1] = kernel{4, q5mAVXVNNIG4T1}
+	ks.kernels[formQ5m][2] = kernel{2, q5mAVXVNNIG2T2}
+	ks.kernels[formQ5m][3] = kernel{1, q5mAVXVNNIG1T3}
+	ks.kernels[formQ4k][1] = kernel{4, q4kAVXVNNIG4T1}
+	ks.kernels[formQ4k][2] = kernel{2, q4kAVXVNNIG2T2}
+	ks.kernels[formQ4k][3] = kernel{1, q4kAVXVNNIG1T3}
+	ks.kernels[formQ5k][1] = kernel{4, q5kAVXVNNIG4T1}
+	ks.kernels[formQ5k][2] = kernel{2, q5kAVXVNNIG2T2}
+	ks.kernels[formQ5k][3] = kernel{1, q5kAVXVNNIG1T3}
+	ks.kernels[formQ6k][1] = kernel{4, q6kAVXVNNIG4T1}
+	ks.kernels[formQ6k][2] = kernel{2, q6kAVXVNNIG2T2}
+	ks.kernels[formQ6k][3] = kernel{1, q6kAVXVNNIG1T3}
+	ks.kernels[formQ2k][1] = kernel{4, q2kAVXVNNIG4T1}
+	ks.kernels[formQ2k][2] = kernel{2, q2kAVXVNNIG2T2}
+	ks.kernels[formQ2k][3] = kernel{1, q2kAVXVNNIG1T3}
+	ks.kernels[formQ3k][1] = kernel{4, q3kAVXVNNIG4T1}
+	ks.kernels[formQ3k][2] = kernel{2, q3kAVXVNNIG2T2}
+	ks.kernels[formQ3k][3] = kernel{1, q3kAVXVNNIG1T3}
+	ks.kernels[formIQ4nl][1] = kernel{4, iq4nlAVXVNNIG4T1}
+	ks.kernels[formIQ4nl][2] = kernel{2, iq4nlAVXVNNIG2T2}
+	ks.kernels[formIQ4nl][3] = kernel{1, iq4nlAVXVNNIG1T3}
+	ks.kernels[formIQ4xs][1] = kernel{4, iq4xsAVXVNNIG4T1}
+	ks.kernels[formIQ4xs][2] = kernel{2, iq4xsAVXVNNIG2T2}
+	ks.kernels[formIQ4xs][3] = kernel{1, iq4xsAVXVNNIG1T3}
+	ks.kernels[formMXFP4][1] = kernel{4, mxfp4AVXVNNIG4T1}
+	ks.kernels[formMXFP4][2] = kernel{2, mxfp4AVXVNNIG2T2}
+	ks.kernels[formMXFP4][3] = kernel{1, mxfp4AVXVNNIG1T3}
+	ks.kernels[formF32][1] = kernel{4, f32AVX2G4T1}
+	ks.kernels[formF32][2] = kernel{2, f32AVX2G2T2}
+	ks.kernels[formF32][3] = kernel{2, f32AVXVNNIG2T3}
+	ks.kernels[formF16][1] = kernel{4, f16AVX2G4T1}
+	ks.kernels[formF16][2] = kernel{2, f16AVX2G2T2}
+	ks.kernels[formF16][3] = kernel{2, f16AVXVNNIG2T3}
+	ks.kernels[formBF16][1] = kernel{4, bf16AVX2G4T1}
+	ks.kernels[formBF16][2] = kernel{2, bf16AVX2G2T2}
+	ks.kernels[formBF16][3] = kernel{2, bf16AVXVNNIG2T3}
 }

@@ -69,9 +69,12 @@ func naive(t *gguf.Tensor, row int, x []float32) float32 {
 }
 
 // All sets, the twin too, against the naive sum, with random weights and with the extremes of weights and activations.
-func TestKernelsEqualNaive(t *testing.T) {
+func TestKernelsEqualNaive(t *testing.T) { kernelsEqualNaive(t, kernelSets(), 20, 512) }
+
+func kernelsEqualNaive(t *testing.T, sets []*kernelSet, rows, cols int) {
+	t.Helper()
 	p := pool.New(1)
-	const rows, cols, n = 20, 512, 2
+	const n = 2
 	for _, typ := range allTypes() {
 		for _, fill := range []string{"random", "00", "ff", "80", "7f"} {
 			ts := randomTensor(typ, rows, cols, 3)
@@ -92,7 +95,7 @@ func TestKernelsEqualNaive(t *testing.T) {
 			for i := range x[cols:] { // the second row: 127 and -127 in turns of three lengths
 				x[cols+i] = float32(1 - 2*(i/(1+i/128)%2))
 			}
-			for _, ks := range kernelSets() {
+			for _, ks := range sets {
 				m, err := packFused(ks, p, ts)
 				if err != nil {
 					t.Fatal(err)

@@ -207,13 +207,19 @@ func bitsEqual(t *testing.T, what string, got, want []float32) {
 
 // Every kernel set equals the twin for every type, over row counts that leave every remainder, all tile widths, threads.
 func TestKernelsEqualTwin(t *testing.T) {
+	kernelsEqualTwin(t, kernelSets(), [][2]int{{1, 256}, {15, 512}, {16, 768}, {33, 256}, {64, 1280}, {130, 256}, {5, 32}, {48, 96}, {100, 160}},
+		[]int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13})
+}
+
+func kernelsEqualTwin(t *testing.T, sets []*kernelSet, shapes [][2]int, counts []int) {
+	t.Helper()
 	pools := []*pool.Pool{pool.New(1), pool.New(3)}
 	for _, p := range pools {
 		defer p.Close()
 	}
 	for _, typ := range allTypes() {
 		t.Run(typ.String(), func(t *testing.T) {
-			for _, shape := range [][2]int{{1, 256}, {15, 512}, {16, 768}, {33, 256}, {64, 1280}, {130, 256}, {5, 32}, {48, 96}, {100, 160}} {
+			for _, shape := range shapes {
 				rows, cols := shape[0], shape[1]
 				if cols%typ.BlockSize() != 0 {
 					continue
@@ -223,13 +229,13 @@ func TestKernelsEqualTwin(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				for n := 1; n <= 13; n++ {
+				for _, n := range counts {
 					x := randomActs(n, cols, uint64(n))
 					want := make([]float32, n*rows)
 					for i := range n { // row by row: what a row gives must not depend on its company
 						ref.Mul(pools[0], x[i*cols:], 1, want[i*rows:], new(Scratch))
 					}
-					for _, ks := range kernelSets() {
+					for _, ks := range sets {
 						m := *ref
 						m.ks = ks
 						got := make([]float32, n*rows+16)

@@ -3,15 +3,24 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 )
 
+const avx2Tile = 2 // the most rows of AVX2's tiles
+
 var (
 	avx2Shapes      = []shape{{4, 1}, {1, 2}}
+	avxVNNIShapes   = []shape{{4, 1}, {2, 2}, {1, 3}}
 	avx2FloatShapes = []shape{{4, 1}, {2, 2}}
 )
 
-func avx2(stubs, table *strings.Builder) string {
+func avx2(stubs, table *strings.Builder) string { return ymms(stubs, table, "AVX2", false) }
+
+// avxVNNI differs in the dot products. Its kernels for floats are those of AVX2, and one for three rows.
+func avxVNNI(stubs, table *strings.Builder) string { return ymms(stubs, table, "AVXVNNI", true) }
+
+func ymms(stubs, table *strings.Builder, set string, vnni bool) string {
 	s := newSource()
 	for _, bits := range []int{2, 3, 4, 5, 6} {
 		f := form{bits: bits}
@@ -22,34 +31,49 @@ func avx2(stubs, table *strings.Builder) string {
 			s.constant(fmt.Sprint("high", bits), uint64(mask)<<32|uint64(mask))
 		}
 	}
-	s.constant("flip", 0x8080808080808080)
-	s.constant("ones", 0x0001000100010001)
-	table.WriteString("\nfunc fillAVX2(ks *kernelSet) {\n")
+	if !vnni {
+		s.constant("flip", 0x8080808080808080)
+		s.constant("ones", 0x0001000100010001)
+	}
+	fmt.Fprintf(table, "\nfunc fill%s(ks *kernelSet) {\n", set)
 	for i := range forms {
+		f := &forms[i]
 		shapes := avx2Shapes
-		if forms[i].float() {
+		switch {
+		case f.float():
 			shapes = avx2FloatShapes
+			if vnni {
+				shapes = append(slices.Clip(shapes), shape{2, 3})
+			}
+		case vnni:
+			shapes = avxVNNIShapes
 		}
-		switch f := &forms[i]; {
-		case f.table == nil:
-		case f.signed():
-			s.lookup(f, 0)
-		default:
-			s.lookup(f, 1<<f.zeroShift)
+		if f.table != nil {
+			zero := 1 << f.zeroShift
+			if !vnni && f.bytes() {
+				zero = 0
+			}
+			s.lookup(f, zero)
 		}
 		for _, sh := range shapes {
-			k := &ymm{source: s, f: &forms[i], sh: sh}
-			k.write()
-			declare(stubs, table, k.f, "AVX2", sh)
+			k := &ymm{source: s, f: f, sh: sh, vnni: vnni}
+			if vnni && f.float() && sh.tile <= avx2Tile {
+				fmt.Fprintf(table, "\tks.kernels[%s][%d] = kernel{%d, %s}\n", f.id, sh.tile, sh.groups, kernelName(f, "AVX2", sh))
+				continue
+			}
+			k.write(kernelName(f, set, sh))
+			declare(stubs, table, f, set, sh)
 		}
 	}
 	table.WriteString("}\n")
 	return s.String()
 }
 
-// ymm writes one kernel for AVX2 with FMA and F16C. A line is two halves of 8 rows; piece h is the one at 32h.
+// ymm writes one kernel for AVX2 with FMA and F16C, or with AVX-VNNI as well. A line is two halves of 8 rows; piece h is the one
+// at 32h.
 type ymm struct {
 	*source
+	vnni    bool
 	f       *form
 	sh      shape
 	g       int      // the group in work
@@ -63,8 +87,7 @@ type ymm struct {
 // index is where the register of a group, row and half is in sum, acc and short.
 func (k *ymm) index(g, t, h int) int { return (g*k.sh.tile+t)*2 + h }
 
-func (k *ymm) write() {
-	name := kernelName(k.f, "AVX2", k.sh)
+func (k *ymm) write(name string) {
 	r := &registers{prefix: "Y", max: 16, name: name}
 	k.text(name)
 	k.prologue()
@@ -77,9 +100,11 @@ func (k *ymm) write() {
 	} else {
 		// The groups take turns in the registers for a block's sums.
 		k.acc, k.w = r.some(2*k.sh.tile), r.some(2)
-		if k.f.signed() {
+		switch {
+		case k.vnni:
+		case k.signed():
 			k.aw = r.some(2)
-		} else {
+		default:
 			k.short = r.some(2 * k.sh.tile)
 		}
 		k.bc, k.tmp = r.one(), r.one()
@@ -92,15 +117,14 @@ func (k *ymm) write() {
 	k.end(x)
 }
 
-// signed says whether the weights need all of a byte: they are multiplied with their sign then.
-func (f *form) signed() bool { return f.zeroShift == 7 }
+// bytes says whether the weights need all of a byte.
+func (f *form) bytes() bool { return f.zeroShift == 7 }
+
+// signed says whether they are multiplied with their sign: the sums of pairs would not fit 16 bits without.
+func (k *ymm) signed() bool { return k.f.bytes() && !k.vnni }
 
 func (k *ymm) block() {
 	switch {
-	case k.f.signed():
-		k.start(0, 8)
-		k.bytes()
-		k.fold(0)
 	case k.f.halves:
 		k.start(0, 4)
 		k.dots(0, 4)
@@ -128,7 +152,7 @@ func (k *ymm) start(from, to int) {
 	for t := range T {
 		a, b := k.acc[k.index(0, t, 0)], k.acc[k.index(0, t, 1)]
 		switch {
-		case k.f.zeroShift == 0 || k.f.signed():
+		case k.f.zeroShift == 0 || k.signed():
 			k.p("VPXOR %s, %s, %s", a, a, a)
 			k.p("VPXOR %s, %s, %s", b, b, b)
 			continue
@@ -152,7 +176,9 @@ func (k *ymm) load(k4, h int) {
 	w := k.w[h]
 	k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+line+h*32, w)
 	if k.f.bits == 8 {
-		k.p("VPXOR flip<>(SB), %s, %s", w, w)
+		if k.signed() {
+			k.p("VPXOR flip<>(SB), %s, %s", w, w)
+		}
 		return
 	}
 	if shift > 0 {
@@ -175,10 +201,57 @@ func (k *ymm) load(k4, h int) {
 	}
 }
 
-// bytes adds |w| times the activation with w's sign, which is exact even for w = -128.
-func (k *ymm) bytes() {
+// dots adds quarters from..to of the block to the integer sums.
+func (k *ymm) dots(from, to int) {
+	switch {
+	case k.vnni:
+		k.words(from, to)
+	case k.signed():
+		k.magnitudes(from, to)
+	default:
+		k.pairs(from, to)
+	}
+}
+
+// words has an instruction for four products and their sum.
+func (k *ymm) words(from, to int) {
 	T := k.sh.tile
-	for k4 := range 8 {
+	for k4 := from; k4 < to; k4++ {
+		for h := range 2 {
+			k.load(k4, h)
+		}
+		for t := range T {
+			k.p("VPBROADCASTD %d(DI), %s", 16*T+(k4*T+t)*4, k.bc)
+			for h := range 2 {
+				k.dot(k.bc, k.w[h], k.acc[k.index(0, t, h)])
+			}
+		}
+	}
+}
+
+// dot writes VPDPBUSD in its VEX encoding, which Go's assembler lacks: bytes of a, signed, times those of w, unsigned.
+func (s *source) dot(a, w, acc string) {
+	b := vexDot(number(a), number(w), number(acc))
+	s.p("BYTE $%#02x; BYTE $%#02x; BYTE $%#02x; BYTE $%#02x; BYTE $%#02x // VPDPBUSD %s, %s, %s", b[0], b[1], b[2], b[3], b[4], a, w, acc)
+}
+
+// vexDot is VEX.256.66.0F38.W0 50 /r with the registers' numbers.
+func vexDot(a, w, acc int) [5]byte {
+	return [5]byte{0xc4, byte(^acc>>3&1<<7 | 1<<6 | ^a>>3&1<<5 | 2), byte(^w&15<<3 | 1<<2 | 1), 0x50, byte(3<<6 | acc&7<<3 | a&7)}
+}
+
+func number(reg string) int {
+	n, err := strconv.Atoi(strings.TrimLeft(reg, "XYZ"))
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// magnitudes adds |w| times the activation with w's sign, which is exact even for w = -128.
+func (k *ymm) magnitudes(from, to int) {
+	T := k.sh.tile
+	for k4 := from; k4 < to; k4++ {
 		for h := range 2 {
 			k.load(k4, h)
 			k.p("VPABSB %s, %s", k.w[h], k.aw[h])
@@ -209,8 +282,8 @@ func (k *ymm) few() int {
 	return few
 }
 
-// dots adds quarters from..to of the block, emptying the 16-bit sums after every few.
-func (k *ymm) dots(from, to int) {
+// pairs sums pairs of products in 16 bits and empties those sums after every few quarters.
+func (k *ymm) pairs(from, to int) {
 	T := k.sh.tile
 	few := min(to-from, k.few())
 	for k4 := from; k4 < to; k4++ {
