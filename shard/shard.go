@@ -71,6 +71,7 @@ type loader struct {
 	ownPool  bool
 	vec      *vec.Kernels
 	matrices []*tensor.Matrix
+	arena    tensor.Arena
 	total    int64
 	done     int64
 	progress func(done, total int64)
@@ -97,7 +98,7 @@ func newLoader(m *Model, o Options, total int64) (*loader, error) {
 
 // matrix packs tensors of one type and row length into one matrix.
 func (l *loader) matrix(ts ...*gguf.Tensor) (*tensor.Matrix, error) {
-	m, err := tensor.PackFusedFor(l.cpu, l.pool, ts...)
+	m, err := tensor.PackFusedFor(l.cpu, &l.arena, l.pool, ts...)
 	if err != nil {
 		return nil, err
 	}

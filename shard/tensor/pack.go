@@ -238,9 +238,9 @@ func (b *block) three(s []byte, j int) {
 
 // putScales stores the scales of sub-block j of a lane in a group's scales.
 func (f *form) putScales(s []byte, j, lane int, b *block) {
-	copy(s[2*lane:], b.d[:])
+	s[2*lane], s[2*lane+1] = b.d[0], b.d[1]
 	if f.mins {
-		copy(s[32+2*lane:], b.m[:])
+		s[32+2*lane], s[33+2*lane] = b.m[0], b.m[1]
 	}
 	switch {
 	case f.halves:
