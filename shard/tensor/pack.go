@@ -50,13 +50,20 @@ func (f *form) fillRow(panel []byte, r int, raw []byte, cols int) int {
 		return f.fillFloats(panel[f.lines(0, g):], lane, raw, cols)
 	}
 	var b block
-	for u := range cols / blockValues {
-		f.readBlock(raw, u, &b)
-		if !b.finite(f) {
-			return u * blockValues
+	blocks, unit := f.blocks(), f.unitBytes()
+	u := 0 // of the row's blocks
+	for at := range f.steps(cols) {
+		dst := panel[at*unit:][:unit]
+		scales, lines := dst[g*f.scaleBytes:][:f.scaleBytes], dst[f.lines(0, g):]
+		for j := range blocks {
+			f.readBlock(raw, u, &b)
+			if !b.finite(f) {
+				return u * blockValues
+			}
+			f.putScales(scales, j, lane, &b)
+			f.putLines(lines[j*panelGroups*f.lineBytes:][:f.lineBytes], lane, &b.q)
+			u++
 		}
-		f.putScales(panel[f.scales(u/f.blocks(), g):], u%f.blocks(), lane, &b)
-		f.putLines(panel[f.lines(u, g):], lane, &b.q)
 	}
 	return -1
 }
@@ -258,8 +265,9 @@ func (f *form) putScales(s []byte, j, lane int, b *block) {
 // putLines stores 32 weights of a lane. Four values are one dword, handled at once.
 func (f *form) putLines(dst []byte, lane int, q *[blockValues]byte) {
 	if f.bits == 8 {
+		d := (*[7*64 + 4]byte)(dst[lane*4:])
 		for k := range 8 {
-			le.PutUint32(dst[k*64+lane*4:], le.Uint32(q[4*k:]))
+			le.PutUint32(d[k*64:], le.Uint32(q[4*k:]))
 		}
 		return
 	}
@@ -280,16 +288,18 @@ func (f *form) putLines(dst []byte, lane int, q *[blockValues]byte) {
 		}
 		return
 	}
-	for k := range 4 {
-		le.PutUint32(dst[k*64+lane*4:], le.Uint32(q[4*k:])&nib|le.Uint32(q[16+4*k:])&nib<<4)
+	d := (*[3*64 + 4]byte)(dst[lane*4:])
+	lo, hi := [2]uint64{le.Uint64(q[:]), le.Uint64(q[8:])}, [2]uint64{le.Uint64(q[16:]), le.Uint64(q[24:])}
+	for k := range 2 {
+		v := lo[k]&nibbles | hi[k]&nibbles<<4
+		le.PutUint32(d[128*k:], uint32(v))
+		le.PutUint32(d[128*k+64:], uint32(v>>32))
 	}
 	switch f.bits {
 	case 5:
-		h := uint32(0)
-		for k := range 8 {
-			h |= le.Uint32(q[4*k:]) >> 4 & one << k
-		}
-		le.PutUint32(dst[4*64+lane*4:], h)
+		// quarter 2k in the lower dword, 2k+1 in the upper one
+		h := lo[0]>>4&ones | lo[1]>>4&ones<<2 | hi[0]>>4&ones<<4 | hi[1]>>4&ones<<6
+		le.PutUint32(dst[4*64+lane*4:], uint32(h|h>>31))
 	case 6:
 		for half := range 2 {
 			h := uint32(0)
