@@ -16,8 +16,8 @@ import (
 	"testing"
 
 	"github.com/meshnet/meshnet/shard/gguf"
+	"github.com/meshnet/meshnet/shard/tensor"
 	"github.com/meshnet/meshnet/shard/tiny"
-	"github.com/meshnet/meshnet/shard/vec"
 )
 
 // golden is a safetensors file: float32 tables and int32 lists by name.
@@ -86,14 +86,8 @@ func readGolden(t testing.TB, path string) golden {
 
 // cpus are the kernel sets that this machine has.
 func cpus(t testing.TB) []string {
-	var names []string
-	for _, name := range vec.Names() {
-		if _, err := vec.For(name); err != nil {
-			t.Logf("not tested here: %v", err)
-			continue
-		}
-		names = append(names, name)
-	}
+	names := tensor.CPUs()
+	t.Logf("tested here: %v", names)
 	return names
 }
 

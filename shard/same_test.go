@@ -29,6 +29,8 @@ var floatModels = []string{
 var sameModels = append(floatModels[:len(floatModels):len(floatModels)],
 	"testdata/llama_q/mix_q41_q50_q51.gguf",
 	"testdata/llama_q/q4_k.gguf",
+	"testdata/llama_q/mix_q2k_q3k.gguf",
+	"testdata/llama_q/mix_iq4_mxfp4.gguf",
 )
 
 // The promise of the package, in one hash a model.

@@ -70,7 +70,7 @@ func (m *Model) Close() error { return m.file.Close() }
 type Options struct {
 	Threads int        // of a new pool; 0: as many as the machine runs at once
 	Pool    *pool.Pool // used instead of a new one; it stays the caller's to close
-	CPU     string     // kernel set: "avx512", "avx2", "generic"; "": the best, or what MESHNET_CPU says
+	CPU     string     // kernel set: "avx512", "avxvnni", "avx2", "generic"; "": the best, or what MESHNET_CPU says
 
 	// Progress is called from the loading goroutine after each matrix.
 	Progress func(doneBytes, totalBytes int64)
@@ -84,6 +84,7 @@ type loader struct {
 	ownPool  bool
 	vec      *vec.Kernels
 	matrices []*tensor.Matrix
+	arena    tensor.Arena
 	total    int64
 	done     int64
 	progress func(done, total int64)
@@ -110,7 +111,7 @@ func newLoader(m *Model, o Options, total int64) (*loader, error) {
 
 // matrix packs tensors of one type and row length into one matrix.
 func (l *loader) matrix(ts ...*gguf.Tensor) (*tensor.Matrix, error) {
-	m, err := tensor.PackFusedFor(l.cpu, l.pool, ts...)
+	m, err := tensor.PackFusedFor(l.cpu, &l.arena, l.pool, ts...)
 	if err != nil {
 		return nil, err
 	}

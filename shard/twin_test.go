@@ -277,6 +277,8 @@ func TestQuantizedEqualsTwin(t *testing.T) {
 	}{
 		{"q41 q50 q51", "testdata/llama_q/mix_q41_q50_q51.gguf", "testdata/llama_q/golden-mix_q41_q50_q51.safetensors", 1},
 		{"q4_k", "testdata/llama_q/q4_k.gguf", "testdata/llama_q/golden-q4_k.safetensors", 1},
+		{"q2_k q3_k", "testdata/llama_q/mix_q2k_q3k.gguf", "testdata/llama_q/golden-mix_q2k_q3k.safetensors", 1},
+		{"iq4_nl iq4_xs mxfp4", "testdata/llama_q/mix_iq4_mxfp4.gguf", "testdata/llama_q/golden-mix_iq4_mxfp4.safetensors", 1},
 		{"q8_0 and f32", tinyFile(t), "", 1},
 		{"f16, no rounding", "testdata/llama3_tied/model-f16.gguf", "testdata/llama3_tied/golden.safetensors", 4},
 		{"f16, biases", "testdata/qwen2/model-f16.gguf", "testdata/qwen2/golden.safetensors", 4},

@@ -4,7 +4,7 @@ import "golang.org/x/sys/unix"
 
 // adviseHuge asks for large pages. It is advice: an error changes nothing.
 func adviseHuge(b []byte) {
-	if len(b) >= 4<<20 {
+	if len(b) >= largePage {
 		_ = unix.Madvise(b, unix.MADV_HUGEPAGE)
 	}
 }

@@ -4,6 +4,9 @@ package tensor
 
 import "unsafe"
 
+// arenaBytes of 0 means that each matrix has memory of its own: here what is not used would count as well.
+const arenaBytes = 0
+
 // alloc returns n zeroed bytes, aligned to a line.
 func alloc(n int) (b []byte, free func(), err error) {
 	b = make([]byte, n+64)

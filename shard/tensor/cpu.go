@@ -27,7 +27,7 @@ const CPUVariable = "MESHNET_CPU"
 // chosen picks the kernel set of this process, once: the one named in the environment, else the best that the CPU has.
 var chosen = sync.OnceValues(func() (*kernelSet, error) { return choose(os.Getenv(CPUVariable)) })
 
-// CPU names the kernel set in use: "avx512", "avx2" or "generic". When the environment asks for one that this CPU lacks, it
+// CPU names the kernel set in use: "avx512", "avxvnni", "avx2" or "generic". When the environment asks for one that this CPU lacks, it
 // returns that error, as will Pack.
 func CPU() (string, error) {
 	ks, err := chosen()
@@ -37,19 +37,21 @@ func CPU() (string, error) {
 	return ks.name, nil
 }
 
-func choose(name string) (*kernelSet, error) {
-	sets := kernelSets()
-	if name == "" {
-		return sets[0], nil
-	}
-	var names []string
-	for _, ks := range sets {
-		if ks.name == name {
-			return ks, nil
-		}
+// CPUs names the kernel sets that this machine has, the best first.
+func CPUs() (names []string) {
+	for _, ks := range kernelSets() {
 		names = append(names, ks.name)
 	}
-	return nil, fmt.Errorf("%s=%q: this machine has the kernel sets %s", CPUVariable, name, strings.Join(names, ", "))
+	return names
+}
+
+func choose(name string) (*kernelSet, error) {
+	for _, ks := range kernelSets() {
+		if ks.name == name || name == "" {
+			return ks, nil
+		}
+	}
+	return nil, fmt.Errorf("%s=%q: this machine has the kernel sets %s", CPUVariable, name, strings.Join(CPUs(), ", "))
 }
 
 // generic is the set in plain Go.

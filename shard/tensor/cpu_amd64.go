@@ -14,12 +14,21 @@ func kernelSets() []*kernelSet {
 		fillAVX512(ks)
 		sets = append(sets, ks)
 	}
+	if avx2 && x.HasAVXVNNI { // not so on CPUs that have only AVX-512's encoding of it
+		sets = append(sets, avxVNNI())
+	}
 	if avx2 {
 		ks := &kernelSet{name: "avx2", tile: 2, quantize: quantizeWith(quantizeAVX2)}
 		fillAVX2(ks)
 		sets = append(sets, ks)
 	}
 	return append(sets, generic())
+}
+
+func avxVNNI() *kernelSet {
+	ks := &kernelSet{name: "avxvnni", tile: 3, quantize: quantizeWith(quantizeAVX2)}
+	fillAVXVNNI(ks)
+	return ks
 }
 
 // quantizeWith wraps an assembly quantizer of blocks blocks at x, whose fields go to dst, stride bytes apart.

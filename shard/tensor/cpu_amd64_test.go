@@ -25,6 +25,9 @@ func TestKernelSetsOfThisCPU(t *testing.T) {
 	want := []string{"generic"}
 	if has("avx2", "fma", "f16c") {
 		want = slices.Insert(want, 0, "avx2")
+		if has("avx_vnni") {
+			want = slices.Insert(want, 0, "avxvnni")
+		}
 		if has("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni") {
 			want = slices.Insert(want, 0, "avx512")
 		}

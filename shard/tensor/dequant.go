@@ -50,31 +50,64 @@ func (f *form) floatAt(raw []byte, i int) float32 {
 // block is 32 weights of one row, unpacked but not yet multiplied out.
 type block struct {
 	q      [blockValues]byte // 0..2^bits-1; 8 bits: the signed byte's bits, top bit flipped
-	d, m   [2]byte           // float16 scale and minimum (of the super-block)
-	sc, mn byte              // the sub-block's scale and minimum
-	sc16   [2]byte           // the two signed scales of a Q6_K sub-block
+	d, m   [2]byte           // float16 (or bfloat16) scale and minimum (of the super-block)
+	sc, mn byte              // the sub-block's scale, signed, and minimum
+	sc16   [2]byte           // of halves: the two scales, signed; with mins the scales below the minimums
+}
+
+// finite says whether the scale and the minimum are.
+func (b *block) finite(f *form) bool {
+	if f.bfloat {
+		return le.Uint16(b.d[:]) < overflowMXFP4
+	}
+	return finiteHalf(b.d[:]) && (!f.mins || finiteHalf(b.m[:]))
+}
+
+// scales are the scale and the minimum of each half of the block, multiplied out as ggml rounds them. The minimum is to be
+// added.
+func (b *block) scales(f *form) (d, m [2]float32) {
+	base := halfAt(b.d[:])
+	if f.bfloat {
+		base = bfloat(le.Uint16(b.d[:]))
+	}
+	d, m = [2]float32{base, base}, [2]float32{}
+	if f.mins {
+		m[0] = halfAt(b.m[:])
+	}
+	switch {
+	case f.halves && f.mins:
+		m[1] = m[0]
+		for h, v := range b.sc16 {
+			d[h], m[h] = base*float32(v&15), -float32(m[h]*float32(v>>4))
+		}
+		return d, m
+	case f.halves:
+		for h, v := range b.sc16 {
+			d[h] = base * float32(int8(v))
+		}
+	case f.super:
+		d[0], m[0] = base*float32(int8(b.sc)), -float32(m[0]*float32(b.mn))
+		d[1] = d[0]
+	}
+	m[1] = m[0]
+	return d, m
+}
+
+// weight is what the bits q mean, before the scale.
+func (f *form) weight(q byte) int32 {
+	if f.table != nil {
+		return int32(f.table[q])
+	}
+	return int32(q) - f.zero
 }
 
 // dequant multiplies a block out with ggml's roundings.
 func (b *block) dequant(f *form, dst []float32) {
-	d, m := halfAt(b.d[:]), float32(0)
-	switch {
-	case f.halves:
-		dl, dh := d*float32(int8(b.sc16[0])), d*float32(int8(b.sc16[1]))
-		for i := range 16 {
-			dst[i] = dl * float32(int32(b.q[i])-f.zero)
-			dst[i+16] = dh * float32(int32(b.q[i+16])-f.zero)
-		}
-		return
-	case f.super:
-		d, m = d*float32(b.sc), -float32(halfAt(b.m[:])*float32(b.mn))
-	case f.mins:
-		m = halfAt(b.m[:])
-	}
+	d, m := b.scales(f)
 	for i, q := range b.q {
-		dst[i] = d * float32(int32(q)-f.zero)
+		dst[i] = float32(d[i/16] * float32(f.weight(q)))
 		if f.mins {
-			dst[i] = float32(d*float32(q)) + m
+			dst[i] += m[i/16]
 		}
 	}
 }

@@ -23,25 +23,29 @@ const blockValues = 32
 // of its four groups. So a decode step reads a matrix from front to back.
 //
 //	scales of a group, lane by lane
-//	    16 float16 d; if mins: 16 float16 m (of a super-block: dmin)
-//	    super-block: 8x16 bytes scale of each sub-block; if mins: 8x16 bytes minimum;
-//	    halves: 16x16 signed bytes, a scale for each 16 values instead
+//	    16 float16 (MXFP4: bfloat16) d; if mins: 16 float16 m (of a super-block: dmin)
+//	    super-block: 8x16 signed bytes scale of each sub-block; if mins: 8x16 bytes minimum;
+//	    halves: 16x16 signed bytes, a scale for each 16 values instead; if mins: its low nibble the scale, its high one the minimum
 //	lines of a group: for each block of 32 values; dword r of a line of 64 bytes belongs to row r
 //	    8 bits: line k, byte b: value 4k+b, top bit flipped (0..255)
 //	    4, 5, 6 bits: line k of 4, byte b: low nibble of value 4k+b, and above it low nibble of value 16+4k+b
+//	    2, 3 bits: line h of 2, byte b, bits 2k, 2k+1: low two bits of value 16h+4k+b
+//	    3 bits: then a line: byte b, bit k: bit 2 of value 4k+b
 //	    5 bits: then a line: byte b, bit k: bit 4 of value 4k+b
 //	    6 bits: then two lines: byte b, bits 2k, 2k+1 of line h: bits 4, 5 of value 16h+4k+b
 //	    float: for each value a line of 16 float32, or half a line of 16 float16 or bfloat16; no scales
 type form struct {
 	id         formID
-	bits       int   // of a quantized weight; 0 for floats
-	zero       int32 // the weight that means 0
-	mins       bool  // a minimum beside each scale
-	super      bool  // units of 256 with 8 sub-blocks
-	halves     bool  // scales for 16 values (Q6_K)
-	unit       int   // values of a unit
-	scaleBytes int   // of a unit, one group
-	lineBytes  int   // of a block (or one float), one group
+	bits       int       // of a quantized weight; 0 for floats
+	zero       int32     // the weight that means 0
+	mins       bool      // a minimum beside each scale
+	super      bool      // units of 256 with 8 sub-blocks
+	halves     bool      // scales for 16 values
+	bfloat     bool      // d is a bfloat16
+	table      *[16]int8 // of 4 bits: the values that they stand for
+	unit       int       // values of a unit
+	scaleBytes int       // of a unit, one group
+	lineBytes  int       // of a block (or one float), one group
 }
 
 type formID int
@@ -55,6 +59,11 @@ const (
 	formQ4k
 	formQ5k
 	formQ6k
+	formQ2k
+	formQ3k
+	formIQ4nl
+	formIQ4xs
+	formMXFP4
 	formF32
 	formF16
 	formBF16
@@ -62,18 +71,29 @@ const (
 )
 
 var forms = [numForms]form{
-	formQ8:   {id: formQ8, bits: 8, zero: 128, unit: 32, scaleBytes: 32, lineBytes: 8 * 64},
-	formQ4z:  {id: formQ4z, bits: 4, zero: 8, unit: 32, scaleBytes: 32, lineBytes: 4 * 64},
-	formQ4m:  {id: formQ4m, bits: 4, mins: true, unit: 32, scaleBytes: 64, lineBytes: 4 * 64},
-	formQ5z:  {id: formQ5z, bits: 5, zero: 16, unit: 32, scaleBytes: 32, lineBytes: 5 * 64},
-	formQ5m:  {id: formQ5m, bits: 5, mins: true, unit: 32, scaleBytes: 64, lineBytes: 5 * 64},
-	formQ4k:  {id: formQ4k, bits: 4, mins: true, super: true, unit: 256, scaleBytes: 64 + 256, lineBytes: 4 * 64},
-	formQ5k:  {id: formQ5k, bits: 5, mins: true, super: true, unit: 256, scaleBytes: 64 + 256, lineBytes: 5 * 64},
-	formQ6k:  {id: formQ6k, bits: 6, zero: 32, super: true, halves: true, unit: 256, scaleBytes: 32 + 256, lineBytes: 6 * 64},
-	formF32:  {id: formF32, unit: 1, lineBytes: 64},
-	formF16:  {id: formF16, unit: 1, lineBytes: 32},
-	formBF16: {id: formBF16, unit: 1, lineBytes: 32},
+	formQ8:    {id: formQ8, bits: 8, zero: 128, unit: 32, scaleBytes: 32, lineBytes: 8 * 64},
+	formQ4z:   {id: formQ4z, bits: 4, zero: 8, unit: 32, scaleBytes: 32, lineBytes: 4 * 64},
+	formQ4m:   {id: formQ4m, bits: 4, mins: true, unit: 32, scaleBytes: 64, lineBytes: 4 * 64},
+	formQ5z:   {id: formQ5z, bits: 5, zero: 16, unit: 32, scaleBytes: 32, lineBytes: 5 * 64},
+	formQ5m:   {id: formQ5m, bits: 5, mins: true, unit: 32, scaleBytes: 64, lineBytes: 5 * 64},
+	formQ4k:   {id: formQ4k, bits: 4, mins: true, super: true, unit: 256, scaleBytes: 64 + 256, lineBytes: 4 * 64},
+	formQ5k:   {id: formQ5k, bits: 5, mins: true, super: true, unit: 256, scaleBytes: 64 + 256, lineBytes: 5 * 64},
+	formQ6k:   {id: formQ6k, bits: 6, zero: 32, super: true, halves: true, unit: 256, scaleBytes: 32 + 256, lineBytes: 6 * 64},
+	formQ2k:   {id: formQ2k, bits: 2, mins: true, super: true, halves: true, unit: 256, scaleBytes: 64 + 256, lineBytes: 2 * 64},
+	formQ3k:   {id: formQ3k, bits: 3, zero: 4, super: true, halves: true, unit: 256, scaleBytes: 32 + 256, lineBytes: 3 * 64},
+	formIQ4nl: {id: formIQ4nl, bits: 4, table: &tableIQ4, unit: 32, scaleBytes: 32, lineBytes: 4 * 64},
+	formIQ4xs: {id: formIQ4xs, bits: 4, table: &tableIQ4, super: true, unit: 256, scaleBytes: 32 + 128, lineBytes: 4 * 64},
+	formMXFP4: {id: formMXFP4, bits: 4, table: &tableMXFP4, bfloat: true, unit: 32, scaleBytes: 32, lineBytes: 4 * 64},
+	formF32:   {id: formF32, unit: 1, lineBytes: 64},
+	formF16:   {id: formF16, unit: 1, lineBytes: 32},
+	formBF16:  {id: formBF16, unit: 1, lineBytes: 32},
 }
+
+// What the 4 bits of IQ4_NL and IQ4_XS stand for, and those of MXFP4 (twice an E2M1 float).
+var (
+	tableIQ4   = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+	tableMXFP4 = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
+)
 
 // formTypes are the types that have a form, in the order in which people are told of them.
 var formTypes = []struct {
@@ -82,6 +102,7 @@ var formTypes = []struct {
 }{
 	{gguf.F32, formF32}, {gguf.F16, formF16}, {gguf.BF16, formBF16}, {gguf.Q8_0, formQ8}, {gguf.Q4_0, formQ4z}, {gguf.Q4_1, formQ4m},
 	{gguf.Q5_0, formQ5z}, {gguf.Q5_1, formQ5m}, {gguf.Q4_K, formQ4k}, {gguf.Q5_K, formQ5k}, {gguf.Q6_K, formQ6k},
+	{gguf.Q2_K, formQ2k}, {gguf.Q3_K, formQ3k}, {gguf.IQ4_NL, formIQ4nl}, {gguf.IQ4_XS, formIQ4xs}, {gguf.MXFP4, formMXFP4},
 }
 
 // formOf is the form of a type, nil when it has none.
@@ -118,6 +139,14 @@ func (f *form) panelBytes(cols int) int { return f.steps(cols) * f.unitBytes() }
 
 // steps is how many units a row has.
 func (f *form) steps(cols int) int { return cols / f.unit }
+
+// subScales is where in the scales of a unit those of its sub-blocks begin.
+func (f *form) subScales() int {
+	if f.mins {
+		return 64
+	}
+	return 32
+}
 
 // scales is where in a panel the scales of unit u of group g begin; lines where the lines of block b do (floats: of value b).
 func (f *form) scales(u, g int) int { return u*f.unitBytes() + g*f.scaleBytes }

@@ -147,6 +147,96 @@ func q6kAVX512G2T5(c *call)
 func q6kAVX512G2T6(c *call)
 
 //go:noescape
+func q2kAVX512G4T1(c *call)
+
+//go:noescape
+func q2kAVX512G4T2(c *call)
+
+//go:noescape
+func q2kAVX512G4T3(c *call)
+
+//go:noescape
+func q2kAVX512G2T4(c *call)
+
+//go:noescape
+func q2kAVX512G2T5(c *call)
+
+//go:noescape
+func q2kAVX512G2T6(c *call)
+
+//go:noescape
+func q3kAVX512G4T1(c *call)
+
+//go:noescape
+func q3kAVX512G4T2(c *call)
+
+//go:noescape
+func q3kAVX512G4T3(c *call)
+
+//go:noescape
+func q3kAVX512G2T4(c *call)
+
+//go:noescape
+func q3kAVX512G2T5(c *call)
+
+//go:noescape
+func q3kAVX512G2T6(c *call)
+
+//go:noescape
+func iq4nlAVX512G4T1(c *call)
+
+//go:noescape
+func iq4nlAVX512G4T2(c *call)
+
+//go:noescape
+func iq4nlAVX512G4T3(c *call)
+
+//go:noescape
+func iq4nlAVX512G2T4(c *call)
+
+//go:noescape
+func iq4nlAVX512G2T5(c *call)
+
+//go:noescape
+func iq4nlAVX512G2T6(c *call)
+
+//go:noescape
+func iq4xsAVX512G4T1(c *call)
+
+//go:noescape
+func iq4xsAVX512G4T2(c *call)
+
+//go:noescape
+func iq4xsAVX512G4T3(c *call)
+
+//go:noescape
+func iq4xsAVX512G2T4(c *call)
+
+//go:noescape
+func iq4xsAVX512G2T5(c *call)
+
+//go:noescape
+func iq4xsAVX512G2T6(c *call)
+
+//go:noescape
+func mxfp4AVX512G4T1(c *call)
+
+//go:noescape
+func mxfp4AVX512G4T2(c *call)
+
+//go:noescape
+func mxfp4AVX512G4T3(c *call)
+
+//go:noescape
+func mxfp4AVX512G2T4(c *call)
+
+//go:noescape
+func mxfp4AVX512G2T5(c *call)
+
+//go:noescape
+func mxfp4AVX512G2T6(c *call)
+
+//go:noescape
 func f32AVX512G4T1(c *call)
 
 //go:noescape
@@ -249,6 +339,36 @@ func q6kAVX2G4T1(c *call)
 func q6kAVX2G1T2(c *call)
 
 //go:noescape
+func q2kAVX2G4T1(c *call)
+
+//go:noescape
+func q2kAVX2G1T2(c *call)
+
+//go:noescape
+func q3kAVX2G4T1(c *call)
+
+//go:noescape
+func q3kAVX2G1T2(c *call)
+
+//go:noescape
+func iq4nlAVX2G4T1(c *call)
+
+//go:noescape
+func iq4nlAVX2G1T2(c *call)
+
+//go:noescape
+func iq4xsAVX2G4T1(c *call)
+
+//go:noescape
+func iq4xsAVX2G1T2(c *call)
+
+//go:noescape
+func mxfp4AVX2G4T1(c *call)
+
+//go:noescape
+func mxfp4AVX2G1T2(c *call)
+
+//go:noescape
 func f32AVX2G4T1(c *call)
 
 //go:noescape
@@ -265,6 +385,132 @@ func bf16AVX2G4T1(c *call)
 
 //go:noescape
 func bf16AVX2G2T2(c *call)
+
+//go:noescape
+func q8AVXVNNIG4T1(c *call)
+
+//go:noescape
+func q8AVXVNNIG2T2(c *call)
+
+//go:noescape
+func q8AVXVNNIG1T3(c *call)
+
+//go:noescape
+func q4zAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q4zAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q4zAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q4mAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q4mAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q4mAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q5zAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q5zAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q5zAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q5mAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q5mAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q5mAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q4kAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q4kAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q4kAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q5kAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q5kAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q5kAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q6kAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q6kAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q6kAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q2kAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q2kAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q2kAVXVNNIG1T3(c *call)
+
+//go:noescape
+func q3kAVXVNNIG4T1(c *call)
+
+//go:noescape
+func q3kAVXVNNIG2T2(c *call)
+
+//go:noescape
+func q3kAVXVNNIG1T3(c *call)
+
+//go:noescape
+func iq4nlAVXVNNIG4T1(c *call)
+
+//go:noescape
+func iq4nlAVXVNNIG2T2(c *call)
+
+//go:noescape
+func iq4nlAVXVNNIG1T3(c *call)
+
+//go:noescape
+func iq4xsAVXVNNIG4T1(c *call)
+
+//go:noescape
+func iq4xsAVXVNNIG2T2(c *call)
+
+//go:noescape
+func iq4xsAVXVNNIG1T3(c *call)
+
+//go:noescape
+func mxfp4AVXVNNIG4T1(c *call)
+
+//go:noescape
+func mxfp4AVXVNNIG2T2(c *call)
+
+//go:noescape
+func mxfp4AVXVNNIG1T3(c *call)
+
+//go:noescape
+func f32AVXVNNIG2T3(c *call)
+
+//go:noescape
+func f16AVXVNNIG2T3(c *call)
+
+//go:noescape
+func bf16AVXVNNIG2T3(c *call)
 
 //go:noescape
 func quantizeAVX512(x *float32, blocks int, dst *byte, stride int)
@@ -321,6 +567,36 @@ func fillAVX512(ks *kernelSet) {
 	ks.kernels[formQ6k][4] = kernel{2, q6kAVX512G2T4}
 	ks.kernels[formQ6k][5] = kernel{2, q6kAVX512G2T5}
 	ks.kernels[formQ6k][6] = kernel{2, q6kAVX512G2T6}
+	ks.kernels[formQ2k][1] = kernel{4, q2kAVX512G4T1}
+	ks.kernels[formQ2k][2] = kernel{4, q2kAVX512G4T2}
+	ks.kernels[formQ2k][3] = kernel{4, q2kAVX512G4T3}
+	ks.kernels[formQ2k][4] = kernel{2, q2kAVX512G2T4}
+	ks.kernels[formQ2k][5] = kernel{2, q2kAVX512G2T5}
+	ks.kernels[formQ2k][6] = kernel{2, q2kAVX512G2T6}
+	ks.kernels[formQ3k][1] = kernel{4, q3kAVX512G4T1}
+	ks.kernels[formQ3k][2] = kernel{4, q3kAVX512G4T2}
+	ks.kernels[formQ3k][3] = kernel{4, q3kAVX512G4T3}
+	ks.kernels[formQ3k][4] = kernel{2, q3kAVX512G2T4}
+	ks.kernels[formQ3k][5] = kernel{2, q3kAVX512G2T5}
+	ks.kernels[formQ3k][6] = kernel{2, q3kAVX512G2T6}
+	ks.kernels[formIQ4nl][1] = kernel{4, iq4nlAVX512G4T1}
+	ks.kernels[formIQ4nl][2] = kernel{4, iq4nlAVX512G4T2}
+	ks.kernels[formIQ4nl][3] = kernel{4, iq4nlAVX512G4T3}
+	ks.kernels[formIQ4nl][4] = kernel{2, iq4nlAVX512G2T4}
+	ks.kernels[formIQ4nl][5] = kernel{2, iq4nlAVX512G2T5}
+	ks.kernels[formIQ4nl][6] = kernel{2, iq4nlAVX512G2T6}
+	ks.kernels[formIQ4xs][1] = kernel{4, iq4xsAVX512G4T1}
+	ks.kernels[formIQ4xs][2] = kernel{4, iq4xsAVX512G4T2}
+	ks.kernels[formIQ4xs][3] = kernel{4, iq4xsAVX512G4T3}
+	ks.kernels[formIQ4xs][4] = kernel{2, iq4xsAVX512G2T4}
+	ks.kernels[formIQ4xs][5] = kernel{2, iq4xsAVX512G2T5}
+	ks.kernels[formIQ4xs][6] = kernel{2, iq4xsAVX512G2T6}
+	ks.kernels[formMXFP4][1] = kernel{4, mxfp4AVX512G4T1}
+	ks.kernels[formMXFP4][2] = kernel{4, mxfp4AVX512G4T2}
+	ks.kernels[formMXFP4][3] = kernel{4, mxfp4AVX512G4T3}
+	ks.kernels[formMXFP4][4] = kernel{2, mxfp4AVX512G2T4}
+	ks.kernels[formMXFP4][5] = kernel{2, mxfp4AVX512G2T5}
+	ks.kernels[formMXFP4][6] = kernel{2, mxfp4AVX512G2T6}
 	ks.kernels[formF32][1] = kernel{4, f32AVX512G4T1}
 	ks.kernels[formF32][2] = kernel{4, f32AVX512G4T2}
 	ks.kernels[formF32][3] = kernel{4, f32AVX512G4T3}
@@ -358,10 +634,71 @@ func fillAVX2(ks *kernelSet) {
 	ks.kernels[formQ5k][2] = kernel{1, q5kAVX2G1T2}
 	ks.kernels[formQ6k][1] = kernel{4, q6kAVX2G4T1}
 	ks.kernels[formQ6k][2] = kernel{1, q6kAVX2G1T2}
+	ks.kernels[formQ2k][1] = kernel{4, q2kAVX2G4T1}
+	ks.kernels[formQ2k][2] = kernel{1, q2kAVX2G1T2}
+	ks.kernels[formQ3k][1] = kernel{4, q3kAVX2G4T1}
+	ks.kernels[formQ3k][2] = kernel{1, q3kAVX2G1T2}
+	ks.kernels[formIQ4nl][1] = kernel{4, iq4nlAVX2G4T1}
+	ks.kernels[formIQ4nl][2] = kernel{1, iq4nlAVX2G1T2}
+	ks.kernels[formIQ4xs][1] = kernel{4, iq4xsAVX2G4T1}
+	ks.kernels[formIQ4xs][2] = kernel{1, iq4xsAVX2G1T2}
+	ks.kernels[formMXFP4][1] = kernel{4, mxfp4AVX2G4T1}
+	ks.kernels[formMXFP4][2] = kernel{1, mxfp4AVX2G1T2}
 	ks.kernels[formF32][1] = kernel{4, f32AVX2G4T1}
 	ks.kernels[formF32][2] = kernel{2, f32AVX2G2T2}
 	ks.kernels[formF16][1] = kernel{4, f16AVX2G4T1}
 	ks.kernels[formF16][2] = kernel{2, f16AVX2G2T2}
 	ks.kernels[formBF16][1] = kernel{4, bf16AVX2G4T1}
 	ks.kernels[formBF16][2] = kernel{2, bf16AVX2G2T2}
+}
+
+func fillAVXVNNI(ks *kernelSet) {
+	ks.kernels[formQ8][1] = kernel{4, q8AVXVNNIG4T1}
+	ks.kernels[formQ8][2] = kernel{2, q8AVXVNNIG2T2}
+	ks.kernels[formQ8][3] = kernel{1, q8AVXVNNIG1T3}
+	ks.kernels[formQ4z][1] = kernel{4, q4zAVXVNNIG4T1}
+	ks.kernels[formQ4z][2] = kernel{2, q4zAVXVNNIG2T2}
+	ks.kernels[formQ4z][3] = kernel{1, q4zAVXVNNIG1T3}
+	ks.kernels[formQ4m][1] = kernel{4, q4mAVXVNNIG4T1}
+	ks.kernels[formQ4m][2] = kernel{2, q4mAVXVNNIG2T2}
+	ks.kernels[formQ4m][3] = kernel{1, q4mAVXVNNIG1T3}
+	ks.kernels[formQ5z][1] = kernel{4, q5zAVXVNNIG4T1}
+	ks.kernels[formQ5z][2] = kernel{2, q5zAVXVNNIG2T2}
+	ks.kernels[formQ5z][3] = kernel{1, q5zAVXVNNIG1T3}
+	ks.kernels[formQ5m][1] = kernel{4, q5mAVXVNNIG4T1}
+	ks.kernels[formQ5m][2] = kernel{2, q5mAVXVNNIG2T2}
+	ks.kernels[formQ5m][3] = kernel{1, q5mAVXVNNIG1T3}
+	ks.kernels[formQ4k][1] = kernel{4, q4kAVXVNNIG4T1}
+	ks.kernels[formQ4k][2] = kernel{2, q4kAVXVNNIG2T2}
+	ks.kernels[formQ4k][3] = kernel{1, q4kAVXVNNIG1T3}
+	ks.kernels[formQ5k][1] = kernel{4, q5kAVXVNNIG4T1}
+	ks.kernels[formQ5k][2] = kernel{2, q5kAVXVNNIG2T2}
+	ks.kernels[formQ5k][3] = kernel{1, q5kAVXVNNIG1T3}
+	ks.kernels[formQ6k][1] = kernel{4, q6kAVXVNNIG4T1}
+	ks.kernels[formQ6k][2] = kernel{2, q6kAVXVNNIG2T2}
+	ks.kernels[formQ6k][3] = kernel{1, q6kAVXVNNIG1T3}
+	ks.kernels[formQ2k][1] = kernel{4, q2kAVXVNNIG4T1}
+	ks.kernels[formQ2k][2] = kernel{2, q2kAVXVNNIG2T2}
+	ks.kernels[formQ2k][3] = kernel{1, q2kAVXVNNIG1T3}
+	ks.kernels[formQ3k][1] = kernel{4, q3kAVXVNNIG4T1}
+	ks.kernels[formQ3k][2] = kernel{2, q3kAVXVNNIG2T2}
+	ks.kernels[formQ3k][3] = kernel{1, q3kAVXVNNIG1T3}
+	ks.kernels[formIQ4nl][1] = kernel{4, iq4nlAVXVNNIG4T1}
+	ks.kernels[formIQ4nl][2] = kernel{2, iq4nlAVXVNNIG2T2}
+	ks.kernels[formIQ4nl][3] = kernel{1, iq4nlAVXVNNIG1T3}
+	ks.kernels[formIQ4xs][1] = kernel{4, iq4xsAVXVNNIG4T1}
+	ks.kernels[formIQ4xs][2] = kernel{2, iq4xsAVXVNNIG2T2}
+	ks.kernels[formIQ4xs][3] = kernel{1, iq4xsAVXVNNIG1T3}
+	ks.kernels[formMXFP4][1] = kernel{4, mxfp4AVXVNNIG4T1}
+	ks.kernels[formMXFP4][2] = kernel{2, mxfp4AVXVNNIG2T2}
+	ks.kernels[formMXFP4][3] = kernel{1, mxfp4AVXVNNIG1T3}
+	ks.kernels[formF32][1] = kernel{4, f32AVX2G4T1}
+	ks.kernels[formF32][2] = kernel{2, f32AVX2G2T2}
+	ks.kernels[formF32][3] = kernel{2, f32AVXVNNIG2T3}
+	ks.kernels[formF16][1] = kernel{4, f16AVX2G4T1}
+	ks.kernels[formF16][2] = kernel{2, f16AVX2G2T2}
+	ks.kernels[formF16][3] = kernel{2, f16AVXVNNIG2T3}
+	ks.kernels[formBF16][1] = kernel{4, bf16AVX2G4T1}
+	ks.kernels[formBF16][2] = kernel{2, bf16AVX2G2T2}
+	ks.kernels[formBF16][3] = kernel{2, bf16AVXVNNIG2T3}
 }

@@ -31,22 +31,32 @@ func naive(t *gguf.Tensor, row int, x []float32) float32 {
 		var b block
 		f.readBlock(raw, u/32, &b)
 		var half [2]int32
-		sum := int32(0)
+		var sums [2]int32
 		for i, v := range x[u : u+32] {
 			if da != 0 {
 				a := int32(math.RoundToEven(float64(v * (1 / da))))
-				half[i/16] += (int32(b.q[i]) - f.zero) * a
-				sum += a
+				half[i/16] += f.weight(b.q[i]) * a
+				sums[i/16] += a
 			}
 		}
+		sum := sums[0] + sums[1]
 		d := halfAt(b.d[:])
 		switch {
+		case f.bfloat:
+			acc = exactFMA(float32(half[0]+half[1]), bfloat(le.Uint16(b.d[:]))*da, acc)
+		case f.halves && f.mins:
+			for h := range 2 {
+				acc = exactFMA(float32(half[h]), d*float32(b.sc16[h]&15)*da, acc)
+			}
+			for h := range 2 {
+				acc = exactFMA(-(halfAt(b.m[:]) * float32(b.sc16[h]>>4)), da*float32(sums[h]), acc)
+			}
 		case f.halves:
 			for h := range 2 {
 				acc = exactFMA(float32(half[h]), d*float32(int8(b.sc16[h]))*da, acc)
 			}
 		case f.super:
-			acc = exactFMA(float32(half[0]+half[1]), d*float32(b.sc)*da, acc)
+			acc = exactFMA(float32(half[0]+half[1]), d*float32(int8(b.sc))*da, acc)
 			acc = exactFMA(-(halfAt(b.m[:]) * float32(b.mn)), da*float32(sum), acc)
 		default:
 			acc = exactFMA(float32(half[0]+half[1]), d*da, acc)
@@ -59,9 +69,12 @@ func naive(t *gguf.Tensor, row int, x []float32) float32 {
 }
 
 // All sets, the twin too, against the naive sum, with random weights and with the extremes of weights and activations.
-func TestKernelsEqualNaive(t *testing.T) {
+func TestKernelsEqualNaive(t *testing.T) { kernelsEqualNaive(t, kernelSets(), 20, 512) }
+
+func kernelsEqualNaive(t *testing.T, sets []*kernelSet, rows, cols int) {
+	t.Helper()
 	p := pool.New(1)
-	const rows, cols, n = 20, 512, 2
+	const n = 2
 	for _, typ := range allTypes() {
 		for _, fill := range []string{"random", "00", "ff", "80", "7f"} {
 			ts := randomTensor(typ, rows, cols, 3)
@@ -70,13 +83,11 @@ func TestKernelsEqualNaive(t *testing.T) {
 				size := typ.BlockBytes()
 				copy(ts.Data, bytes.Repeat([]byte{b}, len(ts.Data)))
 				for i := 0; i < len(ts.Data); i += size { // ordinary scales
-					at := i
-					if typ == gguf.Q6_K {
-						at += 208
+					for j, at := range scalesAt(typ) {
+						binary.LittleEndian.PutUint16(ts.Data[i+at:], []uint16{0x2c01, 0xa803}[j])
 					}
-					binary.LittleEndian.PutUint16(ts.Data[at:], 0x2c01)
-					if formOf(typ).mins {
-						binary.LittleEndian.PutUint16(ts.Data[i+2:], 0xa803)
+					if typ == gguf.MXFP4 {
+						ts.Data[i] = 120
 					}
 				}
 			}
@@ -84,8 +95,8 @@ func TestKernelsEqualNaive(t *testing.T) {
 			for i := range x[cols:] { // the second row: 127 and -127 in turns of three lengths
 				x[cols+i] = float32(1 - 2*(i/(1+i/128)%2))
 			}
-			for _, ks := range kernelSets() {
-				m, err := packFused(ks, p, ts)
+			for _, ks := range sets {
+				m, err := packFused(nil, ks, p, ts)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -50,13 +50,20 @@ func (f *form) fillRow(panel []byte, r int, raw []byte, cols int) int {
 		return f.fillFloats(panel[f.lines(0, g):], lane, raw, cols)
 	}
 	var b block
-	for u := range cols / blockValues {
-		f.readBlock(raw, u, &b)
-		if !finiteHalf(b.d[:]) || f.mins && !finiteHalf(b.m[:]) {
-			return u * blockValues
+	blocks, unit := f.blocks(), f.unitBytes()
+	u := 0 // of the row's blocks
+	for at := range f.steps(cols) {
+		dst := panel[at*unit:][:unit]
+		scales, lines := dst[g*f.scaleBytes:][:f.scaleBytes], dst[f.lines(0, g):]
+		for j := range blocks {
+			f.readBlock(raw, u, &b)
+			if !b.finite(f) {
+				return u * blockValues
+			}
+			f.putScales(scales, j, lane, &b)
+			f.putLines(lines[j*panelGroups*f.lineBytes:][:f.lineBytes], lane, &b.q)
+			u++
 		}
-		f.putScales(panel[f.scales(u/f.blocks(), g):], u%f.blocks(), lane, &b)
-		f.putLines(panel[f.lines(u, g):], lane, &b.q)
 	}
 	return -1
 }
@@ -127,7 +134,38 @@ func (f *form) readBlock(raw []byte, u int, b *block) {
 		}
 	case formQ6k:
 		b.six(raw[u/8*210:][:210], u%8)
+	case formQ2k:
+		s := raw[u/8*84:][:84]
+		b.d, b.m = [2]byte(s[80:]), [2]byte(s[82:])
+		b.sc16 = [2]byte(s[2*(u%8):])
+		b.pairs(s[16:], u%8)
+	case formQ3k:
+		b.three(raw[u/8*110:][:110], u%8)
+	case formIQ4nl:
+		s := raw[u*18:][:18]
+		b.d = [2]byte(s)
+		b.nibbles(s[2:])
+	case formIQ4xs:
+		s, j := raw[u/8*136:][:136], u%8
+		b.d = [2]byte(s)
+		b.sc = (s[4+j/2]>>(j%2*4)&15 | byte(le.Uint16(s[2:])>>(2*j)&3<<4)) - 32
+		b.nibbles(s[8+16*j:])
+	case formMXFP4:
+		s := raw[u*17:][:17]
+		le.PutUint16(b.d[:], powerMXFP4(s[0]))
+		b.nibbles(s[1:])
 	}
+}
+
+// overflowMXFP4 is the first scale with which the largest weight is no float32. The standard calls the last exponent NaN.
+const overflowMXFP4 = 252 << 7
+
+// powerMXFP4 is the bfloat16 2^(e-128): half the scale, because the table holds the values twice as large.
+func powerMXFP4(e byte) uint16 {
+	if e < 2 {
+		return 0x20 << e
+	}
+	return uint16(e-1) << 7
 }
 
 // A block's 32 values are handled as four words of eight.
@@ -184,39 +222,84 @@ func (b *block) six(s []byte, j int) {
 	}
 }
 
+// pairs reads the low two bits of sub-block j of a Q2_K or Q3_K super-block: four sub-blocks share 32 bytes.
+func (b *block) pairs(s []byte, j int) {
+	for i := range words {
+		b.put(i, le.Uint64(s[j/4*32+8*i:])>>(j%4*2)&(3*ones))
+	}
+}
+
+// three reads sub-block j of a Q3_K super-block: upper bits (32 bytes), lower two (64), scales of 6 bits (12), d.
+func (b *block) three(s []byte, j int) {
+	b.d = [2]byte(s[108:])
+	b.pairs(s[32:], j)
+	for i := range words {
+		b.put(i, le.Uint64(b.q[8*i:])|le.Uint64(s[8*i:])>>j&ones<<2)
+	}
+	k := s[96:108]
+	for h := range b.sc16 {
+		i := 2*j + h
+		b.sc16[h] = (k[i%8]>>(i/8*4)&15 | k[8+i%4]>>(i/4*2)&3<<4) - 32
+	}
+}
+
 // putScales stores the scales of sub-block j of a lane in a group's scales.
 func (f *form) putScales(s []byte, j, lane int, b *block) {
-	copy(s[2*lane:], b.d[:])
+	s[2*lane], s[2*lane+1] = b.d[0], b.d[1]
+	if f.mins {
+		s[32+2*lane], s[33+2*lane] = b.m[0], b.m[1]
+	}
 	switch {
 	case f.halves:
-		s[32+(2*j)*16+lane], s[32+(2*j+1)*16+lane] = b.sc16[0], b.sc16[1]
+		sub := s[f.subScales():]
+		sub[(2*j)*16+lane], sub[(2*j+1)*16+lane] = b.sc16[0], b.sc16[1]
 	case f.super:
-		copy(s[32+2*lane:], b.m[:])
-		s[64+j*16+lane], s[192+j*16+lane] = b.sc, b.mn
-	case f.mins:
-		copy(s[32+2*lane:], b.m[:])
+		sub := s[f.subScales():]
+		sub[j*16+lane] = b.sc
+		if f.mins {
+			sub[(8+j)*16+lane] = b.mn
+		}
 	}
 }
 
 // putLines stores 32 weights of a lane. Four values are one dword, handled at once.
 func (f *form) putLines(dst []byte, lane int, q *[blockValues]byte) {
 	if f.bits == 8 {
+		d := (*[7*64 + 4]byte)(dst[lane*4:])
 		for k := range 8 {
-			le.PutUint32(dst[k*64+lane*4:], le.Uint32(q[4*k:]))
+			le.PutUint32(d[k*64:], le.Uint32(q[4*k:]))
 		}
 		return
 	}
 	const nib, one, two = 0x0f0f0f0f, 0x01010101, 0x03030303
-	for k := range 4 {
-		le.PutUint32(dst[k*64+lane*4:], le.Uint32(q[4*k:])&nib|le.Uint32(q[16+4*k:])&nib<<4)
+	if f.bits < 4 {
+		h := uint32(0)
+		for half := range 2 {
+			v := uint32(0)
+			for k := range 4 {
+				w := le.Uint32(q[16*half+4*k:])
+				v |= w & two << (2 * k)
+				h |= w >> 2 & one << (4*half + k)
+			}
+			le.PutUint32(dst[half*64+lane*4:], v)
+		}
+		if f.bits == 3 {
+			le.PutUint32(dst[2*64+lane*4:], h)
+		}
+		return
+	}
+	d := (*[3*64 + 4]byte)(dst[lane*4:])
+	lo, hi := [2]uint64{le.Uint64(q[:]), le.Uint64(q[8:])}, [2]uint64{le.Uint64(q[16:]), le.Uint64(q[24:])}
+	for k := range 2 {
+		v := lo[k]&nibbles | hi[k]&nibbles<<4
+		le.PutUint32(d[128*k:], uint32(v))
+		le.PutUint32(d[128*k+64:], uint32(v>>32))
 	}
 	switch f.bits {
 	case 5:
-		h := uint32(0)
-		for k := range 8 {
-			h |= le.Uint32(q[4*k:]) >> 4 & one << k
-		}
-		le.PutUint32(dst[4*64+lane*4:], h)
+		// quarter 2k in the lower dword, 2k+1 in the upper one
+		h := lo[0]>>4&ones | lo[1]>>4&ones<<2 | hi[0]>>4&ones<<4 | hi[1]>>4&ones<<6
+		le.PutUint32(dst[4*64+lane*4:], uint32(h|h>>31))
 	case 6:
 		for half := range 2 {
 			h := uint32(0)
@@ -231,14 +314,19 @@ func (f *form) putLines(dst []byte, lane int, q *[blockValues]byte) {
 // getScales and getLines undo putScales and putLines.
 func (f *form) getScales(s []byte, j, lane int, b *block) {
 	b.d = [2]byte(s[2*lane:])
+	if f.mins {
+		b.m = [2]byte(s[32+2*lane:])
+	}
 	switch {
 	case f.halves:
-		b.sc16 = [2]byte{s[32+(2*j)*16+lane], s[32+(2*j+1)*16+lane]}
+		sub := s[f.subScales():]
+		b.sc16 = [2]byte{sub[(2*j)*16+lane], sub[(2*j+1)*16+lane]}
 	case f.super:
-		b.m = [2]byte(s[32+2*lane:])
-		b.sc, b.mn = s[64+j*16+lane], s[192+j*16+lane]
-	case f.mins:
-		b.m = [2]byte(s[32+2*lane:])
+		sub := s[f.subScales():]
+		b.sc = sub[j*16+lane]
+		if f.mins {
+			b.mn = sub[(8+j)*16+lane]
+		}
 	}
 }
 
@@ -250,6 +338,16 @@ func (f *form) getLines(src []byte, lane int, q *[blockValues]byte) {
 		return
 	}
 	const nib, one, two = 0x0f0f0f0f, 0x01010101, 0x03030303
+	if f.bits < 4 {
+		for k := range 8 {
+			v := le.Uint32(src[k/4*64+lane*4:]) >> (k % 4 * 2) & two
+			if f.bits == 3 {
+				v |= le.Uint32(src[2*64+lane*4:]) >> k & one << 2
+			}
+			le.PutUint32(q[4*k:], v)
+		}
+		return
+	}
 	for k := range 4 {
 		v := le.Uint32(src[k*64+lane*4:])
 		lo, hi := v&nib, v>>4&nib

@@ -5,11 +5,12 @@ import (
 	"github.com/meshnet/meshnet/shard/pool"
 )
 
-// PackFusedFor is PackFused for the kernel set of that name: "avx512", "avx2" or "generic". It fails when the CPU lacks it.
-func PackFusedFor(cpu string, p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error) {
+// PackFusedFor is PackFused for the kernel set of that name, "avx512", "avxvnni", "avx2" or "generic", with the matrix in an arena,
+// or in memory of its own if that is nil. It fails when the CPU lacks the kernels.
+func PackFusedFor(cpu string, a *Arena, p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error) {
 	ks, err := choose(cpu)
 	if err != nil {
 		return nil, err
 	}
-	return packFused(ks, p, ts...)
+	return packFused(a, ks, p, ts...)
 }

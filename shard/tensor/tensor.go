@@ -42,10 +42,10 @@ func PackFused(p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error) {
 	if err != nil {
 		return nil, err
 	}
-	return packFused(ks, p, ts...)
+	return packFused(nil, ks, p, ts...)
 }
 
-func packFused(ks *kernelSet, p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error) {
+func packFused(a *Arena, ks *kernelSet, p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error) {
 	if len(ts) == 0 {
 		return nil, errors.New("pack matrix: no tensor given")
 	}
@@ -63,7 +63,7 @@ func packFused(ks *kernelSet, p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error)
 	m := &Matrix{rows: rows, cols: int(ts[0].Dims[0]), typ: ts[0].Type, form: formOf(ts[0].Type), ks: ks}
 	m.panel = m.form.panelBytes(m.cols)
 	var err error
-	m.data, m.free, err = alloc(m.panels() * m.panel)
+	m.data, m.free, err = a.alloc(m.panels() * m.panel)
 	if err != nil {
 		return nil, fmt.Errorf("pack tensor %q: %w", ts[0].Name, err)
 	}

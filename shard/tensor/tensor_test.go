@@ -90,23 +90,36 @@ func randomTensor(typ gguf.Type, rows, cols int, seed uint64) *gguf.Tensor {
 	}
 	for i := 0; i < len(t.Data); i += typ.BlockBytes() {
 		b := t.Data[i:]
+		for _, at := range scalesAt(typ) {
+			scale(b[at:])
+		}
 		switch typ {
+		case gguf.MXFP4:
+			b[0] = byte(118 + r.IntN(12))
 		case gguf.F32:
 			binary.LittleEndian.PutUint32(b, math.Float32bits(float32(r.NormFloat64())))
-		case gguf.F16:
-			scale(b)
 		case gguf.BF16:
 			binary.LittleEndian.PutUint16(b, uint16(math.Float32bits(float32(r.NormFloat64()))>>16))
-		case gguf.Q6_K:
-			scale(b[208:])
-		case gguf.Q4_1, gguf.Q5_1, gguf.Q4_K, gguf.Q5_K:
-			scale(b)
-			scale(b[2:])
-		default:
-			scale(b)
 		}
 	}
 	return t
+}
+
+// scalesAt is where a block has its float16 scale and minimum.
+func scalesAt(typ gguf.Type) []int {
+	switch typ {
+	case gguf.F32, gguf.BF16, gguf.MXFP4:
+		return nil
+	case gguf.Q6_K:
+		return []int{208}
+	case gguf.Q3_K:
+		return []int{108}
+	case gguf.Q2_K:
+		return []int{80, 82}
+	case gguf.Q4_1, gguf.Q5_1, gguf.Q4_K, gguf.Q5_K:
+		return []int{0, 2}
+	}
+	return []int{0}
 }
 
 func randomActs(n, cols int, seed uint64) []float32 {
@@ -150,7 +163,7 @@ func TestTwinAgainstFloat64(t *testing.T) {
 		t.Run(typ.String(), func(t *testing.T) {
 			const rows, cols, n = 37, 512, 3
 			ts := randomTensor(typ, rows, cols, 1)
-			m, err := packFused(generic(), p, ts)
+			m, err := packFused(nil, generic(), p, ts)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -194,29 +207,35 @@ func bitsEqual(t *testing.T, what string, got, want []float32) {
 
 // Every kernel set equals the twin for every type, over row counts that leave every remainder, all tile widths, threads.
 func TestKernelsEqualTwin(t *testing.T) {
+	kernelsEqualTwin(t, kernelSets(), [][2]int{{1, 256}, {15, 512}, {16, 768}, {33, 256}, {64, 1280}, {130, 256}, {5, 32}, {48, 96}, {100, 160}},
+		[]int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13})
+}
+
+func kernelsEqualTwin(t *testing.T, sets []*kernelSet, shapes [][2]int, counts []int) {
+	t.Helper()
 	pools := []*pool.Pool{pool.New(1), pool.New(3)}
 	for _, p := range pools {
 		defer p.Close()
 	}
 	for _, typ := range allTypes() {
 		t.Run(typ.String(), func(t *testing.T) {
-			for _, shape := range [][2]int{{1, 256}, {15, 512}, {16, 768}, {33, 256}, {64, 1280}, {130, 256}, {5, 32}, {48, 96}, {100, 160}} {
+			for _, shape := range shapes {
 				rows, cols := shape[0], shape[1]
 				if cols%typ.BlockSize() != 0 {
 					continue
 				}
 				ts := randomTensor(typ, rows, cols, uint64(rows))
-				ref, err := packFused(generic(), pools[0], ts)
+				ref, err := packFused(nil, generic(), pools[0], ts)
 				if err != nil {
 					t.Fatal(err)
 				}
-				for n := 1; n <= 13; n++ {
+				for _, n := range counts {
 					x := randomActs(n, cols, uint64(n))
 					want := make([]float32, n*rows)
 					for i := range n { // row by row: what a row gives must not depend on its company
 						ref.Mul(pools[0], x[i*cols:], 1, want[i*rows:], new(Scratch))
 					}
-					for _, ks := range kernelSets() {
+					for _, ks := range sets {
 						m := *ref
 						m.ks = ks
 						got := make([]float32, n*rows+16)
@@ -244,7 +263,7 @@ func TestLongRows(t *testing.T) {
 	for _, typ := range allTypes() {
 		const rows, n = 70, 3
 		cols := (2*maxCallBytes/formOf(typ).unitBytes() + 5) * formOf(typ).unit
-		m, err := packFused(generic(), p, randomTensor(typ, rows, cols, 1))
+		m, err := packFused(nil, generic(), p, randomTensor(typ, rows, cols, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -275,7 +294,7 @@ func TestMulAllocatesNothing(t *testing.T) {
 	p := pool.New(2)
 	defer p.Close()
 	for _, ks := range kernelSets() {
-		m, err := packFused(ks, p, randomTensor(gguf.Q4_1, 640, 512, 1))
+		m, err := packFused(nil, ks, p, randomTensor(gguf.Q4_1, 640, 512, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -338,7 +357,7 @@ func TestNotFiniteStaysVisible(t *testing.T) {
 	for _, typ := range allTypes() {
 		ts := randomTensor(typ, 16, 256, 5)
 		for _, ks := range kernelSets() {
-			m, err := packFused(ks, p, ts)
+			m, err := packFused(nil, ks, p, ts)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -391,6 +410,10 @@ func TestPackErrors(t *testing.T) {
 	p := pool.New(1)
 	inf := randomTensor(gguf.Q8_0, 20, 64, 1)
 	inf.Data[3*68+34+1] = 0x7c
+	exponent := randomTensor(gguf.MXFP4, 20, 64, 1)
+	exponent.Data[7*34+17] = 255
+	huge := randomTensor(gguf.MXFP4, 20, 64, 1)
+	huge.Data[9*34] = 253 // 12 * 2^125
 	nan := randomTensor(gguf.Q5_1, 20, 64, 1)
 	nan.Data[3*48+24+3] = 0xff
 	big := randomTensor(gguf.F32, 1, 4, 1)
@@ -405,19 +428,42 @@ func TestPackErrors(t *testing.T) {
 	}{
 		{nil, "no tensor"},
 		{[]*gguf.Tensor{{Name: "x", Type: gguf.IQ1_S, Dims: []uint64{256, 1}}}, "type IQ1_S has no kernels here; known are F32, F16"},
-		{[]*gguf.Tensor{{Name: "x", Type: 99, Dims: []uint64{256, 1}}}, "type 99 has no kernels"},
+		{[]*gguf.Tensor{{Name: "x", Type: gguf.TQ2_0, Dims: []uint64{256, 1}}}, "Q6_K, Q2_K, Q3_K, IQ4_NL, IQ4_XS, MXFP4"},
+		{[]*gguf.Tensor{{Name: "x", Type: 99, Dims: []uint64{256, 1}}}, "type 99 has no kernels here; known are F32"},
 		{[]*gguf.Tensor{{Name: "x", Type: gguf.Q4_K, Dims: []uint64{128, 1}}}, "not whole blocks of 256"},
 		{[]*gguf.Tensor{{Name: "x", Type: gguf.F32, Dims: []uint64{1 << 21, 1}}}, "at most"},
 		{[]*gguf.Tensor{three}, "3 dims"},
 		{[]*gguf.Tensor{cut}, "need 72"},
 		{[]*gguf.Tensor{inf}, "row 3 has a scale or value that is not finite, near column 32"},
 		{[]*gguf.Tensor{nan}, "row 3 has a scale"},
+		{[]*gguf.Tensor{exponent}, "row 7 has a scale or value that is not finite, near column 32"},
+		{[]*gguf.Tensor{huge}, "row 9 has a scale or value that is not finite, near column 0"},
+		{[]*gguf.Tensor{{Name: "x", Type: gguf.MXFP4, Dims: []uint64{48, 1}}}, "not whole blocks of 32 (MXFP4)"},
+		{[]*gguf.Tensor{{Name: "x", Type: gguf.Q3_K, Dims: []uint64{320, 1}}}, "not whole blocks of 256 (Q3_K)"},
 		{[]*gguf.Tensor{big}, "near column 1"},
 		{[]*gguf.Tensor{randomTensor(gguf.Q8_0, 4, 64, 1), randomTensor(gguf.Q8_0, 4, 32, 1)}, "cannot be stacked"},
 		{[]*gguf.Tensor{randomTensor(gguf.Q8_0, 4, 64, 1), randomTensor(gguf.Q4_0, 4, 64, 1)}, "cannot be stacked"},
 	} {
 		if _, err := PackFused(p, c.ts...); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %q", err, c.want)
+		}
+	}
+}
+
+// Every scale and minimum of every type is checked, wherever it lies in its block.
+func TestScalesThatAreNotFinite(t *testing.T) {
+	p := pool.New(1)
+	for _, typ := range allTypes() {
+		for _, at := range scalesAt(typ) {
+			for _, bits := range []uint16{0x7c00, 0xfc00, 0x7e01, 0xffff} { // infinities and NaNs
+				ts := randomTensor(typ, 70, 512, 1)
+				block := 66*(512/typ.BlockSize()) + 512/typ.BlockSize() - 1 // the last of row 66
+				binary.LittleEndian.PutUint16(ts.Data[block*typ.BlockBytes()+at:], bits)
+				want := fmt.Sprintf("row 66 has a scale or value that is not finite, near column %d", 512-typ.BlockSize())
+				if _, err := Pack(ts, p); err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("%s, %#04x at byte %d of a block: error %v, want %q", typ, bits, at, err, want)
+				}
+			}
 		}
 	}
 }

@@ -23,8 +23,12 @@ type call struct {
 //	    acc = fma(float32(isum), dw * da, acc)
 //	    if mins: acc = fma(m, da * float32(sum a), acc)
 //
-// where dw is the block's scale, or d * scale of a sub-block; of a super-block m = -(dmin * minimum); and Q6_K does the first
-// two lines for 16 values at a time. Float weights: acc = fma(w, x, acc), value by value.
+// where dw is the block's scale, or d * scale of a sub-block; of a super-block m = -(dmin * minimum). With scales for 16
+// values it does the first two lines for each half of the block, then if mins:
+//
+//	acc = fma(-m, da * float32(-sum a), acc)             for each half
+//
+// Float weights: acc = fma(w, x, acc), value by value.
 func twin(f *form, t int) func(c *call) {
 	if f.float() {
 		return func(c *call) { twinFloat(f, t, c) }
@@ -36,16 +40,17 @@ func twinQuant(f *form, t int, c *call) {
 	nb := c.steps * f.blocks()
 	a := unsafe.Slice((*uint32)(unsafe.Pointer(c.a)), nb*actFields*t)
 	acc := c.load(t)
-	var d, d1, m [groupRows]float32
+	var d, m [groupRows][2]float32 // of both halves
 	var lo, hi [groupRows]int32
 	for b := range nb {
 		for r := range groupRows {
-			d[r], d1[r], m[r] = f.scalesOf(c, b, r)
+			d[r], m[r] = f.scalesOf(c, b, r)
 		}
 		lines := unsafe.Slice(c.linesOf(f, b), f.lineBytes)
 		blk := a[b*actFields*t:][:actFields*t]
 		for v := range t {
 			da, dsum := math.Float32frombits(blk[v]), math.Float32frombits(blk[3*t+v])
+			neg0, neg1 := int32(blk[2*t+v]), int32(blk[t+v])-int32(blk[2*t+v])
 			var x [blockValues]int64
 			for i := range x {
 				x[i] = int64(int8(blk[(4+i/4)*t+v] >> (i % 4 * 8)))
@@ -54,13 +59,17 @@ func twinQuant(f *form, t int, c *call) {
 			for r := range groupRows {
 				s := acc[v][r]
 				if f.halves {
-					s = fma32(float32(lo[r]), float32(d[r]*da), s)
-					s = fma32(float32(hi[r]), float32(d1[r]*da), s)
+					s = fma32(float32(lo[r]), float32(d[r][0]*da), s)
+					s = fma32(float32(hi[r]), float32(d[r][1]*da), s)
 				} else {
-					s = fma32(float32(lo[r]+hi[r]), float32(d[r]*da), s)
+					s = fma32(float32(lo[r]+hi[r]), float32(d[r][0]*da), s)
 				}
-				if f.mins {
-					s = fma32(m[r], dsum, s)
+				switch {
+				case f.halves && f.mins:
+					s = fma32(-m[r][0], float32(float32(neg0)*da), s)
+					s = fma32(-m[r][1], float32(float32(neg1)*da), s)
+				case f.mins:
+					s = fma32(m[r][0], dsum, s)
 				}
 				acc[v][r] = s
 			}
@@ -69,21 +78,12 @@ func twinQuant(f *form, t int, c *call) {
 	c.store(&acc, t)
 }
 
-// scalesOf reads the scale (of the first and second half) and the minimum of block b of lane r.
-func (f *form) scalesOf(c *call, b, r int) (d, d1, m float32) {
+// scalesOf reads the scales and minimums of block b of lane r.
+func (f *form) scalesOf(c *call, b, r int) (d, m [2]float32) {
 	var blk block
 	scales := (*byte)(unsafe.Add(unsafe.Pointer(c.scales), f.scales(b/f.blocks(), 0)))
 	f.getScales(unsafe.Slice(scales, f.scaleBytes), b%f.blocks(), r, &blk)
-	d = halfAt(blk.d[:])
-	switch {
-	case f.halves:
-		return float32(d * float32(int8(blk.sc16[0]))), float32(d * float32(int8(blk.sc16[1]))), 0
-	case f.super:
-		return float32(d * float32(blk.sc)), 0, -float32(halfAt(blk.m[:]) * float32(blk.mn))
-	case f.mins:
-		m = halfAt(blk.m[:])
-	}
-	return d, 0, m
+	return blk.scales(f)
 }
 
 // dots is the sum of (q - zero) * x over the first and the second half of a block, for its 16 rows. Two rows share a word of
@@ -104,6 +104,25 @@ func (f *form) dots(lines []byte, x *[blockValues]int64, lo, hi *[groupRows]int3
 					a += int64(v>>(8*j)&(255*low)) * x[4*k+j]
 					b += int64(w>>(8*j)&(255*low)) * x[16+4*k+j]
 				}
+			}
+		} else if f.table != nil {
+			two := func(v uint64) int64 { return int64(f.table[v&15]) + int64(f.table[v>>32&15])<<32 }
+			for k := range 4 {
+				v := le.Uint64(line[k*64:])
+				for j := range 4 {
+					a += two(v>>(8*j)) * x[4*k+j]
+					b += two(v>>(8*j+4)) * x[16+4*k+j]
+				}
+			}
+		} else if f.bits < 4 {
+			v, w, h := le.Uint64(line), le.Uint64(line[64:]), uint64(0)
+			if f.bits == 3 {
+				h = le.Uint64(line[2*64:])
+			}
+			for i := range 16 {
+				k, j := i/4, i%4
+				a += int64(v>>(8*j+2*k)&(3*low)|h>>(8*j+k)&low<<2) * x[i]
+				b += int64(w>>(8*j+2*k)&(3*low)|h>>(8*j+k+4)&low<<2) * x[16+i]
 			}
 		} else {
 			var h, g uint64 // upper bits of the first and second half; quarter k's begin at bit step*k

@@ -52,8 +52,11 @@ type Kernels struct {
 func Names() []string { return []string{"avx512", "avx2", "generic"} }
 
 // For returns the kernel set of that name: "avx512", "avx2" or "generic". It
-// fails when this CPU or this build lacks it.
+// fails when this CPU or this build lacks it. "avxvnni" adds integers to "avx2", of which there are none here.
 func For(name string) (*Kernels, error) {
+	if name == "avxvnni" {
+		name = "avx2"
+	}
 	for _, k := range sets() {
 		if k.Name != name {
 			continue

@@ -2,40 +2,78 @@ package main
 
 import (
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 )
 
+const avx2Tile = 2 // the most rows of AVX2's tiles
+
 var (
 	avx2Shapes      = []shape{{4, 1}, {1, 2}}
+	avxVNNIShapes   = []shape{{4, 1}, {2, 2}, {1, 3}}
 	avx2FloatShapes = []shape{{4, 1}, {2, 2}}
 )
 
-func avx2(stubs, table *strings.Builder) string {
+func avx2(stubs, table *strings.Builder) string { return ymms(stubs, table, "AVX2", false) }
+
+// avxVNNI differs in the dot products. Its kernels for floats are those of AVX2, and one for three rows.
+func avxVNNI(stubs, table *strings.Builder) string { return ymms(stubs, table, "AVXVNNI", true) }
+
+func ymms(stubs, table *strings.Builder, set string, vnni bool) string {
 	s := newSource()
-	s.constant("nib", 0x0f0f0f0f0f0f0f0f)
-	s.constant("top5", 0x1010101010101010)
-	s.constant("top6", 0x3030303030303030)
-	s.constant("flip", 0x8080808080808080)
-	s.constant("ones", 0x0001000100010001)
-	table.WriteString("\nfunc fillAVX2(ks *kernelSet) {\n")
+	for _, bits := range []int{2, 3, 4, 5, 6} {
+		f := form{bits: bits}
+		if low, mask := f.low(); low == bits {
+			s.constant(fmt.Sprint("low", low), uint64(mask)<<32|uint64(mask))
+		}
+		if mask := f.high(); mask != 0 {
+			s.constant(fmt.Sprint("high", bits), uint64(mask)<<32|uint64(mask))
+		}
+	}
+	if !vnni {
+		s.constant("flip", 0x8080808080808080)
+		s.constant("ones", 0x0001000100010001)
+	}
+	fmt.Fprintf(table, "\nfunc fill%s(ks *kernelSet) {\n", set)
 	for i := range forms {
+		f := &forms[i]
 		shapes := avx2Shapes
-		if forms[i].float() {
+		switch {
+		case f.float():
 			shapes = avx2FloatShapes
+			if vnni {
+				shapes = append(slices.Clip(shapes), shape{2, 3})
+			}
+		case vnni:
+			shapes = avxVNNIShapes
+		}
+		if f.table != nil {
+			zero := 1 << f.zeroShift
+			if !vnni && f.bytes() {
+				zero = 0
+			}
+			s.lookup(f, zero)
 		}
 		for _, sh := range shapes {
-			k := &ymm{source: s, f: &forms[i], sh: sh}
-			k.write()
-			declare(stubs, table, k.f, "AVX2", sh)
+			k := &ymm{source: s, f: f, sh: sh, vnni: vnni}
+			if vnni && f.float() && sh.tile <= avx2Tile {
+				fmt.Fprintf(table, "\tks.kernels[%s][%d] = kernel{%d, %s}\n", f.id, sh.tile, sh.groups, kernelName(f, "AVX2", sh))
+				continue
+			}
+			k.write(kernelName(f, set, sh))
+			declare(stubs, table, f, set, sh)
 		}
 	}
 	table.WriteString("}\n")
 	return s.String()
 }
 
-// ymm writes one kernel for AVX2 with FMA and F16C. A line is two halves of 8 rows; piece h is the one at 32h.
+// ymm writes one kernel for AVX2 with FMA and F16C, or with AVX-VNNI as well. A line is two halves of 8 rows; piece h is the one
+// at 32h.
 type ymm struct {
 	*source
+	vnni    bool
 	f       *form
 	sh      shape
 	g       int      // the group in work
@@ -49,8 +87,7 @@ type ymm struct {
 // index is where the register of a group, row and half is in sum, acc and short.
 func (k *ymm) index(g, t, h int) int { return (g*k.sh.tile+t)*2 + h }
 
-func (k *ymm) write() {
-	name := kernelName(k.f, "AVX2", k.sh)
+func (k *ymm) write(name string) {
 	r := &registers{prefix: "Y", max: 16, name: name}
 	k.text(name)
 	k.prologue()
@@ -63,9 +100,11 @@ func (k *ymm) write() {
 	} else {
 		// The groups take turns in the registers for a block's sums.
 		k.acc, k.w = r.some(2*k.sh.tile), r.some(2)
-		if k.f.bits == 8 {
+		switch {
+		case k.vnni:
+		case k.signed():
 			k.aw = r.some(2)
-		} else {
+		default:
 			k.short = r.some(2 * k.sh.tile)
 		}
 		k.bc, k.tmp = r.one(), r.one()
@@ -78,38 +117,42 @@ func (k *ymm) write() {
 	k.end(x)
 }
 
+// bytes says whether the weights need all of a byte.
+func (f *form) bytes() bool { return f.zeroShift == 7 }
+
+// signed says whether they are multiplied with their sign: the sums of pairs would not fit 16 bits without.
+func (k *ymm) signed() bool { return k.f.bytes() && !k.vnni }
+
 func (k *ymm) block() {
 	switch {
-	case k.f.bits == 8:
-		k.start(0, 8)
-		k.bytes()
-		k.fold(0)
 	case k.f.halves:
 		k.start(0, 4)
-		k.nibbles(0, 4, 2)
+		k.dots(0, 4)
 		k.fold(0)
 		k.start(4, 8)
-		k.nibbles(4, 8, 2)
+		k.dots(4, 8)
 		k.fold(1)
 	default:
-		// 8 products of a pair: 8 * 2 * 15 * 127 fit 16 bits; with a fifth bit only 4 do.
 		k.start(0, 8)
-		k.nibbles(0, 8, map[int]int{4: 8, 5: 4}[k.f.bits])
+		k.dots(0, 8)
 		k.fold(0)
 	}
-	if k.f.mins {
-		k.minimum()
+	switch {
+	case k.f.halves && k.f.mins:
+		k.minimum(0)
+		k.minimum(1)
+	case k.f.mins:
+		k.minimum(0)
 	}
 }
 
-// start sets the integer sums for quarters from..to to the correction for the weights' zero. Bytes need none: they are
-// multiplied with their sign.
+// start sets the integer sums for quarters from..to to the correction for the weights' zero, which signed weights don't need.
 func (k *ymm) start(from, to int) {
 	T := k.sh.tile
 	for t := range T {
 		a, b := k.acc[k.index(0, t, 0)], k.acc[k.index(0, t, 1)]
 		switch {
-		case k.f.zeroShift == 0 || k.f.bits == 8:
+		case k.f.zeroShift == 0 || k.signed():
 			k.p("VPXOR %s, %s, %s", a, a, a)
 			k.p("VPXOR %s, %s, %s", b, b, b)
 			continue
@@ -127,13 +170,90 @@ func (k *ymm) start(from, to int) {
 	}
 }
 
-// bytes adds |w| times the activation with w's sign, which is exact even for w = -128.
-func (k *ymm) bytes() {
+// load puts half h of quarter k4's weights into w[h].
+func (k *ymm) load(k4, h int) {
+	line, shift := k.f.quarter(k4)
+	w := k.w[h]
+	k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+line+h*32, w)
+	if k.f.bits == 8 {
+		if k.signed() {
+			k.p("VPXOR flip<>(SB), %s, %s", w, w)
+		}
+		return
+	}
+	if shift > 0 {
+		k.p("VPSRLD $%d, %s, %s", shift, w, w)
+	}
+	bits, _ := k.f.low()
+	k.p("VPAND low%d<>(SB), %s, %s", bits, w, w)
+	if k.f.high() != 0 {
+		line, op, by := k.f.highQuarter(k4)
+		k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+line+h*32, k.tmp)
+		if op != "" {
+			k.p("%s $%d, %s, %s", op, by, k.tmp, k.tmp)
+		}
+		k.p("VPAND high%d<>(SB), %s, %s", k.f.bits, k.tmp, k.tmp)
+		k.p("VPOR %s, %s, %s", k.tmp, w, w)
+	}
+	if k.f.table != nil {
+		k.p("VMOVDQU %s<>(SB), %s", k.f.name, k.tmp)
+		k.p("VPSHUFB %s, %s, %s", w, k.tmp, w)
+	}
+}
+
+// dots adds quarters from..to of the block to the integer sums.
+func (k *ymm) dots(from, to int) {
+	switch {
+	case k.vnni:
+		k.words(from, to)
+	case k.signed():
+		k.magnitudes(from, to)
+	default:
+		k.pairs(from, to)
+	}
+}
+
+// words has an instruction for four products and their sum.
+func (k *ymm) words(from, to int) {
 	T := k.sh.tile
-	for k4 := range 8 {
+	for k4 := from; k4 < to; k4++ {
 		for h := range 2 {
-			k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+k4*64+h*32, k.w[h])
-			k.p("VPXOR flip<>(SB), %s, %s", k.w[h], k.w[h])
+			k.load(k4, h)
+		}
+		for t := range T {
+			k.p("VPBROADCASTD %d(DI), %s", 16*T+(k4*T+t)*4, k.bc)
+			for h := range 2 {
+				k.dot(k.bc, k.w[h], k.acc[k.index(0, t, h)])
+			}
+		}
+	}
+}
+
+// dot writes VPDPBUSD in its VEX encoding, which Go's assembler lacks: bytes of a, signed, times those of w, unsigned.
+func (s *source) dot(a, w, acc string) {
+	b := vexDot(number(a), number(w), number(acc))
+	s.p("BYTE $%#02x; BYTE $%#02x; BYTE $%#02x; BYTE $%#02x; BYTE $%#02x // VPDPBUSD %s, %s, %s", b[0], b[1], b[2], b[3], b[4], a, w, acc)
+}
+
+// vexDot is VEX.256.66.0F38.W0 50 /r with the registers' numbers.
+func vexDot(a, w, acc int) [5]byte {
+	return [5]byte{0xc4, byte(^acc>>3&1<<7 | 1<<6 | ^a>>3&1<<5 | 2), byte(^w&15<<3 | 1<<2 | 1), 0x50, byte(3<<6 | acc&7<<3 | a&7)}
+}
+
+func number(reg string) int {
+	n, err := strconv.Atoi(strings.TrimLeft(reg, "XYZ"))
+	if err != nil {
+		panic(err)
+	}
+	return n
+}
+
+// magnitudes adds |w| times the activation with w's sign, which is exact even for w = -128.
+func (k *ymm) magnitudes(from, to int) {
+	T := k.sh.tile
+	for k4 := from; k4 < to; k4++ {
+		for h := range 2 {
+			k.load(k4, h)
 			k.p("VPABSB %s, %s", k.w[h], k.aw[h])
 		}
 		for t := range T {
@@ -149,17 +269,26 @@ func (k *ymm) bytes() {
 	}
 }
 
-// nibbles adds quarters from..to of the block, emptying the 16-bit sums after every few.
-func (k *ymm) nibbles(from, to, few int) {
+// few is how many quarters' sums of pairs surely fit 16 bits: few * 2 * largest weight * 127 < 32768.
+func (k *ymm) few() int {
+	largest := 1<<k.f.bits - 1
+	if k.f.table != nil {
+		largest = int(slices.Max(k.f.table[:])) + 1<<k.f.zeroShift
+	}
+	few := 8
+	for few*2*largest*127 > 32767 {
+		few /= 2
+	}
+	return few
+}
+
+// pairs sums pairs of products in 16 bits and empties those sums after every few quarters.
+func (k *ymm) pairs(from, to int) {
 	T := k.sh.tile
+	few := min(to-from, k.few())
 	for k4 := from; k4 < to; k4++ {
 		for h := range 2 {
-			k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+k4%4*64+h*32, k.w[h])
-			if k4 >= 4 {
-				k.p("VPSRLD $4, %s, %s", k.w[h], k.w[h])
-			}
-			k.p("VPAND nib<>(SB), %s, %s", k.w[h], k.w[h])
-			k.addHigh(k4, h)
+			k.load(k4, h)
 		}
 		for t := range T {
 			k.p("VPBROADCASTD %d(DI), %s", 16*T+(k4*T+t)*4, k.bc)
@@ -180,29 +309,25 @@ func (k *ymm) nibbles(from, to, few int) {
 	}
 }
 
-// addHigh puts the upper bits of quarter k4 above the nibbles of half h.
-func (k *ymm) addHigh(k4, h int) {
-	if k.f.bits == 4 {
-		return
-	}
-	line, op, by := highShift(k.f.bits, k4)
-	k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+(4+line)*64+h*32, k.tmp)
-	if op != "" {
-		k.p("%s $%d, %s, %s", op, by, k.tmp, k.tmp)
-	}
-	k.p("VPAND top%d<>(SB), %s, %s", k.f.bits, k.tmp, k.tmp)
-	k.p("VPOR %s, %s, %s", k.tmp, k.w[h], k.w[h])
-}
-
 // fold adds the block's (or its half's) integer sums to the float sums.
 func (k *ymm) fold(half int) {
 	at := k.g * k.f.scaleBytes
 	for h := range 2 {
 		switch {
+		case k.f.halves && k.f.mins:
+			k.p("VPMOVZXBD %d(R13), %s", at+k.f.subScales()+16*half+8*h, k.w[h])
+			k.p("VPSLLD $28, %s, %s", k.w[h], k.w[h])
+			k.p("VPSRLD $28, %s, %s", k.w[h], k.w[h])
 		case k.f.halves:
-			k.p("VPMOVSXBD %d(R13), %s", at+halfScales+16*half+8*h, k.w[h])
+			k.p("VPMOVSXBD %d(R13), %s", at+k.f.subScales()+16*half+8*h, k.w[h])
+		case k.f.super && k.f.mins:
+			k.p("VPMOVZXBD %d(R13), %s", at+k.f.subScales()+8*h, k.w[h])
 		case k.f.super:
-			k.p("VPMOVZXBD %d(R13), %s", at+superScales+8*h, k.w[h])
+			k.p("VPMOVSXBD %d(R13), %s", at+k.f.subScales()+8*h, k.w[h])
+		case k.f.bfloat:
+			k.p("VPMOVZXWD %d(SI), %s", at+16*h, k.w[h])
+			k.p("VPSLLD $16, %s, %s", k.w[h], k.w[h])
+			continue
 		default:
 			k.p("VCVTPH2PS %d(SI), %s", at+16*h, k.w[h])
 			continue
@@ -222,7 +347,8 @@ func (k *ymm) fold(half int) {
 	}
 }
 
-func (k *ymm) minimum() {
+// minimum adds the minimums of the block, or of its half.
+func (k *ymm) minimum(half int) {
 	at := k.g * k.f.scaleBytes
 	op := "VFMADD231PS"
 	for h := range 2 {
@@ -230,19 +356,41 @@ func (k *ymm) minimum() {
 			k.p("VCVTPH2PS %d(SI), %s", at+32+16*h, k.w[h])
 			continue
 		}
-		op = "VFNMADD231PS"
-		k.p("VPMOVZXBD %d(R13), %s", at+superMins+8*h, k.w[h])
+		if k.f.halves {
+			k.p("VPMOVZXBD %d(R13), %s", at+k.f.subScales()+16*half+8*h, k.w[h])
+			k.p("VPSRLD $4, %s, %s", k.w[h], k.w[h])
+		} else {
+			op = "VFNMADD231PS"
+			k.p("VPMOVZXBD %d(R13), %s", at+superMins+8*h, k.w[h])
+		}
 		k.p("VCVTDQ2PS %s, %s", k.w[h], k.w[h])
 		k.p("VCVTPH2PS %d(SI), %s", at+32+16*h, k.tmp)
 		k.p("VMULPS %s, %s, %s", k.tmp, k.w[h], k.w[h])
 	}
 	T := k.sh.tile
 	for t := range T {
-		k.p("VBROADCASTSS %d(DI), %s", 12*T+4*t, k.bc)
+		if k.f.halves {
+			k.halfSums(half, t)
+		} else {
+			k.p("VBROADCASTSS %d(DI), %s", 12*T+4*t, k.bc)
+		}
 		for h := range 2 {
 			k.p("%s %s, %s, %s", op, k.bc, k.w[h], k.sum[k.index(k.g, t, h)])
 		}
 	}
+}
+
+// halfSums loads d times the negative sum of a half of row t into bc.
+func (k *ymm) halfSums(half, t int) {
+	T := k.sh.tile
+	k.p("VPBROADCASTD %d(DI), %s", 8*T+4*t, k.bc)
+	if half == 1 {
+		k.p("VPBROADCASTD %d(DI), %s", 4*T+4*t, k.tmp)
+		k.p("VPSUBD %s, %s, %s", k.bc, k.tmp, k.bc)
+	}
+	k.p("VCVTDQ2PS %s, %s", k.bc, k.bc)
+	k.p("VBROADCASTSS %d(DI), %s", 4*t, k.tmp)
+	k.p("VMULPS %s, %s, %s", k.tmp, k.bc, k.bc)
 }
 
 func (k *ymm) floats(r *registers) {

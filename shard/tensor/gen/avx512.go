@@ -13,6 +13,9 @@ func avx512(stubs, table *strings.Builder) string {
 	s := newSource()
 	table.WriteString("\nfunc fillAVX512(ks *kernelSet) {\n")
 	for i := range forms {
+		if forms[i].table != nil {
+			s.lookup(&forms[i], 1<<forms[i].zeroShift)
+		}
 		for _, sh := range avx512Shapes {
 			k := &zmm{source: s, f: &forms[i], sh: sh}
 			k.write()
@@ -32,7 +35,7 @@ type zmm struct {
 	acc                  [][]string // integer sums of the block, likewise; one group's at a time when the tile is one row
 	w                    []string   // weights or scales of each group
 	bc, tmp              string
-	nib, high            string   // masks
+	low, high, table     string   // masks, and what weights are looked up in
 	corr, corr1, hi, sc2 string   // one row only
 	d, m                 []string // scales and minimums of super-blocks, by group, where there is room
 }
@@ -69,29 +72,16 @@ func (k *zmm) masks(r *registers) {
 		return m
 	}
 	if k.f.bits < 8 {
-		k.nib = set(0x0f0f0f0f)
+		_, mask := k.f.low()
+		k.low = set(mask)
 	}
-	switch k.f.bits {
-	case 5:
-		k.high = set(0x10101010)
-	case 6:
-		k.high = set(0x30303030)
+	if mask := k.f.high(); mask != 0 {
+		k.high = set(mask)
 	}
-}
-
-// highShift is how quarter k4 (0..7) of a block finds its upper bits: the line, and the shift that brings them above the nibble.
-func highShift(bits, k4 int) (line int, op string, by int) {
-	at := k4 // the bit where they are
-	if bits == 6 {
-		line, at = k4/4, 2*(k4%4)
+	if k.f.table != nil {
+		k.table = r.one()
+		k.p("VBROADCASTI32X4 %s<>(SB), %s", k.f.name, k.table)
 	}
-	switch {
-	case at < 4:
-		return line, "VPSLLD", 4 - at
-	case at > 4:
-		return line, "VPSRLD", at - 4
-	}
-	return line, "", 0
 }
 
 // oneRow is the decode kernel: group after group, broadcasts from memory.
@@ -102,12 +92,16 @@ func (k *zmm) oneRow(r *registers) {
 	k.tmp, k.hi, k.corr, k.corr1, k.sc2 = r.one(), r.one(), r.one(), r.one(), r.one()
 	k.keepScales(r)
 	k.blocks(f, 1, k.unit, func() {
-		if f.halves {
+		switch {
+		case f.halves && f.mins:
+			k.halfSums(0, 0, k.corr)
+			k.halfSums(1, 0, k.corr1)
+		case f.halves:
 			k.p("VPBROADCASTD 4(DI), %s", k.corr1)
 			k.p("VPSUBD.BCST 8(DI), %s, %s", k.corr1, k.corr1)
 			k.p("VPSLLD $%d, %s, %s", f.zeroShift, k.corr1, k.corr1)
 			k.p("VPSLLD.BCST $%d, 8(DI), %s", f.zeroShift, k.corr)
-		} else if f.zeroShift > 0 {
+		case f.zeroShift > 0:
 			k.p("VPSLLD.BCST $%d, 4(DI), %s", f.zeroShift, k.corr)
 		}
 		for g := range k.sh.groups {
@@ -117,30 +111,60 @@ func (k *zmm) oneRow(r *registers) {
 				b = accs[1]
 				k.start(b, k.corr1)
 			}
-			for l := range min(8, f.lineBytes/64) {
-				if f.bits == 8 {
-					k.p("VMOVDQU64 %d(R8), %s", g*f.lineBytes+l*64, w)
-					k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*l, w, a)
-					continue
+			if f.bits == 5 || f.bits == 3 {
+				at, _, _ := f.highQuarter(0)
+				k.p("VMOVDQU64 %d(R8), %s", g*f.lineBytes+at, k.hi)
+			}
+			at := -1 // of the line in w
+			for _, k4 := range k.order() {
+				line, shift := f.quarter(k4)
+				if line != at {
+					k.p("VMOVDQU64 %d(R8), %s", g*f.lineBytes+line, w)
+					at = line
 				}
-				if l >= 4 {
-					break
+				acc, q := a, w
+				if k4 >= 4 {
+					acc = b
 				}
-				if f.bits == 5 && l == 0 {
-					k.p("VMOVDQU64 %d(R8), %s", g*f.lineBytes+4*64, k.hi)
+				if f.bits < 8 {
+					q = k.lowOf(w, lo, shift)
+					k.addHigh(k4, g, q)
+					k.lookup(q)
 				}
-				k.p("VMOVDQU64 %d(R8), %s", g*f.lineBytes+l*64, w)
-				k.p("VPANDD %s, %s, %s", w, k.nib, lo)
-				k.addHigh(l, g, lo)
-				k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*l, lo, a)
-				k.p("VPSRLD $4, %s, %s", w, w)
-				k.p("VPANDD %s, %s, %s", w, k.nib, w)
-				k.addHigh(l+4, g, w)
-				k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*(l+4), w, b)
+				k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*k4, q, acc)
 			}
 			k.foldOne(g, a, b, w)
 		}
 	})
+}
+
+// order is the order of a block's quarters that takes each line once.
+func (k *zmm) order() []int {
+	if k.f.bits < 4 || k.f.bits == 8 {
+		return []int{0, 1, 2, 3, 4, 5, 6, 7}
+	}
+	return []int{0, 4, 1, 5, 2, 6, 3, 7}
+}
+
+// lowOf takes the low bits of a quarter out of the line in w. It returns where they are: lo, or w when it is the line's last.
+func (k *zmm) lowOf(w, lo string, shift int) string {
+	if bits, _ := k.f.low(); shift == 8-bits {
+		lo = w
+	}
+	from := w
+	if shift > 0 {
+		k.p("VPSRLD $%d, %s, %s", shift, w, lo)
+		from = lo
+	}
+	k.p("VPANDD %s, %s, %s", from, k.low, lo)
+	return lo
+}
+
+// lookup replaces weights by what they stand for.
+func (k *zmm) lookup(w string) {
+	if k.f.table != nil {
+		k.p("VPSHUFB %s, %s, %s", w, k.table, w)
+	}
 }
 
 // keepScales sets registers aside for the scales and minimums of a super-block, if there are any: they are then converted once.
@@ -174,14 +198,14 @@ func (k *zmm) start(acc, corr string) {
 	}
 }
 
-// addHigh puts the upper bits of quarter k4 above the nibbles in w.
+// addHigh puts the upper bits of quarter k4 above the low ones in w.
 func (k *zmm) addHigh(k4, g int, w string) {
-	if k.f.bits < 5 || k.f.bits == 8 {
+	if k.high == "" {
 		return
 	}
-	line, op, by := highShift(k.f.bits, k4)
-	src := fmt.Sprintf("%d(R8)", g*k.f.lineBytes+(4+line)*64)
-	if k.hi != "" && k.f.bits == 5 {
+	line, op, by := k.f.highQuarter(k4)
+	src := fmt.Sprintf("%d(R8)", g*k.f.lineBytes+line)
+	if k.hi != "" && k.f.bits != 6 {
 		src = k.hi
 	}
 	switch {
@@ -197,10 +221,20 @@ func (k *zmm) addHigh(k4, g int, w string) {
 func (k *zmm) scale(g int, dst, tmp string, h int) {
 	at := g * k.f.scaleBytes
 	switch {
+	case k.f.halves && k.f.mins:
+		k.p("VPMOVZXBD %d(R13), %s", at+k.f.subScales()+16*h, dst)
+		k.p("VPSLLD $28, %s, %s", dst, dst)
+		k.p("VPSRLD $28, %s, %s", dst, dst)
 	case k.f.halves:
-		k.p("VPMOVSXBD %d(R13), %s", at+halfScales+16*h, dst)
+		k.p("VPMOVSXBD %d(R13), %s", at+k.f.subScales()+16*h, dst)
+	case k.f.super && k.f.mins:
+		k.p("VPMOVZXBD %d(R13), %s", at+k.f.subScales(), dst)
 	case k.f.super:
-		k.p("VPMOVZXBD %d(R13), %s", at+superScales, dst)
+		k.p("VPMOVSXBD %d(R13), %s", at+k.f.subScales(), dst)
+	case k.f.bfloat:
+		k.p("VPMOVZXWD %d(SI), %s", at, dst)
+		k.p("VPSLLD $16, %s, %s", dst, dst)
+		return
 	default:
 		k.p("VCVTPH2PS %d(SI), %s", at, dst)
 		return
@@ -214,22 +248,42 @@ func (k *zmm) scale(g int, dst, tmp string, h int) {
 	k.p("VMULPS %s, %s, %s", tmp, dst, dst)
 }
 
-// minimum loads a group's minimum of the block into dst. It returns the instruction that adds it.
-func (k *zmm) minimum(g int, dst, tmp string) string {
+// minimum loads a group's minimum of the block (of its half h) into dst. It returns the instruction that adds it.
+func (k *zmm) minimum(g int, dst, tmp string, h int) string {
 	at := g * k.f.scaleBytes
-	if !k.f.super {
+	op := "VFNMADD231PS"
+	switch {
+	case !k.f.super:
 		k.p("VCVTPH2PS %d(SI), %s", at+32, dst)
 		return "VFMADD231PS"
+	case k.f.halves:
+		k.p("VPMOVZXBD %d(R13), %s", at+k.f.subScales()+16*h, dst)
+		k.p("VPSRLD $4, %s, %s", dst, dst)
+		op = "VFMADD231PS" // of the negative sum
+	default:
+		k.p("VPMOVZXBD %d(R13), %s", at+superMins, dst)
 	}
-	k.p("VPMOVZXBD %d(R13), %s", at+superMins, dst)
 	k.p("VCVTDQ2PS %s, %s", dst, dst)
 	if k.m != nil {
 		k.p("VMULPS %s, %s, %s", k.m[g], dst, dst)
-		return "VFNMADD231PS"
+		return op
 	}
 	k.p("VCVTPH2PS %d(SI), %s", at+32, tmp)
 	k.p("VMULPS %s, %s, %s", tmp, dst, dst)
-	return "VFNMADD231PS"
+	return op
+}
+
+// halfSums loads d times the negative sum of half h of row t of a tile into dst.
+func (k *zmm) halfSums(h, t int, dst string) {
+	T := k.sh.tile
+	if h == 0 {
+		k.p("VPBROADCASTD %d(DI), %s", 8*T+4*t, dst)
+	} else {
+		k.p("VPBROADCASTD %d(DI), %s", 4*T+4*t, dst)
+		k.p("VPSUBD.BCST %d(DI), %s, %s", 8*T+4*t, dst, dst)
+	}
+	k.p("VCVTDQ2PS %s, %s", dst, dst)
+	k.p("VMULPS.BCST %d(DI), %s, %s", 4*t, dst, dst)
 }
 
 func (k *zmm) foldOne(g int, a, b, w string) {
@@ -244,8 +298,14 @@ func (k *zmm) foldOne(g int, a, b, w string) {
 	if k.f.halves {
 		fold(b, 1)
 	}
-	if k.f.mins {
-		op := k.minimum(g, w, k.tmp)
+	switch {
+	case k.f.halves && k.f.mins:
+		for h, x := range []string{k.corr, k.corr1} {
+			op := k.minimum(g, w, k.tmp, h)
+			k.p("%s %s, %s, %s", op, x, w, sum)
+		}
+	case k.f.mins:
+		op := k.minimum(g, w, k.tmp, 0)
 		k.p("%s.BCST 12(DI), %s, %s", op, w, sum)
 	}
 }
@@ -276,16 +336,31 @@ func (k *zmm) rows(r *registers) {
 		if !f.mins {
 			return
 		}
-		op := ""
-		for g := range k.w {
-			op = k.minimum(g, k.w[g], k.tmp)
-		}
-		for t := range T {
-			for g := range k.w {
-				k.p("%s.BCST %d(DI), %s, %s", op, 12*T+4*t, k.w[g], k.sum[g][t])
-			}
+		k.minimumRows(0)
+		if f.halves {
+			k.minimumRows(1)
 		}
 	})
+}
+
+// minimumRows adds the minimums of the block, or of its half h.
+func (k *zmm) minimumRows(h int) {
+	op := ""
+	for g := range k.w {
+		op = k.minimum(g, k.w[g], k.tmp, h)
+	}
+	for t := range k.sh.tile {
+		if k.f.halves {
+			k.halfSums(h, t, k.bc)
+		}
+		for g := range k.w {
+			if k.f.halves {
+				k.p("%s %s, %s, %s", op, k.bc, k.w[g], k.sum[g][t])
+			} else {
+				k.p("%s.BCST %d(DI), %s, %s", op, 12*k.sh.tile+4*t, k.w[g], k.sum[g][t])
+			}
+		}
+	}
 }
 
 // startRows sets the integer sums for quarters from..to to the correction for the weights' zero.
@@ -315,17 +390,19 @@ func (k *zmm) dots(from, to int) {
 	T := k.sh.tile
 	for k4 := from; k4 < to; k4++ {
 		for g := range k.w {
-			at := g * k.f.lineBytes
+			line, shift := k.f.quarter(k4)
+			at := g*k.f.lineBytes + line
 			switch {
 			case k.f.bits == 8:
-				k.p("VMOVDQU64 %d(R8), %s", at+k4*64, k.w[g])
-			case k4 < 4:
-				k.p("VPANDD %d(R8), %s, %s", at+k4*64, k.nib, k.w[g])
+				k.p("VMOVDQU64 %d(R8), %s", at, k.w[g])
+			case shift == 0:
+				k.p("VPANDD %d(R8), %s, %s", at, k.low, k.w[g])
 			default:
-				k.p("VPSRLD $4, %d(R8), %s", at+(k4-4)*64, k.w[g])
-				k.p("VPANDD %s, %s, %s", k.w[g], k.nib, k.w[g])
+				k.p("VPSRLD $%d, %d(R8), %s", shift, at, k.w[g])
+				k.p("VPANDD %s, %s, %s", k.w[g], k.low, k.w[g])
 			}
 			k.addHigh(k4, g, k.w[g])
+			k.lookup(k.w[g])
 		}
 		for t := range T {
 			k.p("VPBROADCASTD %d(DI), %s", 16*T+(k4*T+t)*4, k.bc)

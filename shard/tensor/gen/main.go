@@ -1,5 +1,5 @@
-// Command gen writes the amd64 kernels of package tensor: kernels_avx512_amd64.s, kernels_avx2_amd64.s, quantize_amd64.s
-// and kernels_amd64.go. Run it in the package's directory (go generate).
+// Command gen writes the amd64 kernels of package tensor: kernels_avx512_amd64.s, kernels_avxvnni_amd64.s,
+// kernels_avx2_amd64.s, quantize_amd64.s and kernels_amd64.go. Run it in the package's directory (go generate).
 //
 // It is a plain text generator and knows only what the kernels need. Every kernel equals the twin in twin.go bit by bit;
 // the layout of what it reads is in form.go (weights) and acts.go (activations).
@@ -21,6 +21,8 @@ type form struct {
 	mins       bool
 	super      bool
 	halves     bool
+	bfloat     bool
+	table      *[16]int8
 	scaleBytes int
 	lineBytes  int
 }
@@ -34,12 +36,71 @@ var forms = []form{
 	{name: "q4k", id: "formQ4k", bits: 4, mins: true, super: true, scaleBytes: 320, lineBytes: 256},
 	{name: "q5k", id: "formQ5k", bits: 5, mins: true, super: true, scaleBytes: 320, lineBytes: 320},
 	{name: "q6k", id: "formQ6k", bits: 6, zeroShift: 5, super: true, halves: true, scaleBytes: 288, lineBytes: 384},
+	{name: "q2k", id: "formQ2k", bits: 2, mins: true, super: true, halves: true, scaleBytes: 320, lineBytes: 128},
+	{name: "q3k", id: "formQ3k", bits: 3, zeroShift: 2, super: true, halves: true, scaleBytes: 288, lineBytes: 192},
+	{name: "iq4nl", id: "formIQ4nl", bits: 4, zeroShift: 7, table: &tableIQ4, scaleBytes: 32, lineBytes: 256},
+	{name: "iq4xs", id: "formIQ4xs", bits: 4, zeroShift: 7, table: &tableIQ4, super: true, scaleBytes: 160, lineBytes: 256},
+	{name: "mxfp4", id: "formMXFP4", bits: 4, zeroShift: 4, table: &tableMXFP4, bfloat: true, scaleBytes: 32, lineBytes: 256},
 	{name: "f32", id: "formF32", lineBytes: 64},
 	{name: "f16", id: "formF16", lineBytes: 32},
 	{name: "bf16", id: "formBF16", lineBytes: 32},
 }
 
+// The tables of tensor's forms.
+var (
+	tableIQ4   = [16]int8{-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}
+	tableMXFP4 = [16]int8{0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12}
+)
+
 func (f *form) float() bool { return f.bits == 0 }
+
+// low is how many bits of a weight lie together in the first lines, with which mask for each byte; high is the mask of those
+// that lie apart, 0 if there are none.
+func (f *form) low() (bits, mask int) {
+	if f.bits < 4 {
+		return 2, 0x03030303
+	}
+	return 4, 0x0f0f0f0f
+}
+
+func (f *form) high() int {
+	return map[int]int{3: 0x04040404, 5: 0x10101010, 6: 0x30303030}[f.bits]
+}
+
+// quarter is where the low bits of quarter k4 (0..7) of a block are: the offset of the line in the block, and the shift.
+func (f *form) quarter(k4 int) (at, shift int) {
+	switch {
+	case f.bits == 8:
+		return k4 * 64, 0
+	case f.bits < 4:
+		return k4 / 4 * 64, k4 % 4 * 2
+	}
+	return k4 % 4 * 64, k4 / 4 * 4
+}
+
+// highQuarter is where its upper bits are: the offset of the line, and the shift that brings them above the low ones.
+func (f *form) highQuarter(k4 int) (at int, op string, by int) {
+	low, _ := f.low()
+	line, bit := low, k4 // there are as many lines of low bits as low bits
+	if f.bits == 6 {
+		line, bit = low+k4/4, 2*(k4%4)
+	}
+	switch {
+	case bit < low:
+		return line * 64, "VPSLLD", low - bit
+	case bit > low:
+		return line * 64, "VPSRLD", bit - low
+	}
+	return line * 64, "", 0
+}
+
+// subScales is where in a unit's scales those of its sub-blocks begin.
+func (f *form) subScales() int {
+	if f.mins {
+		return 64
+	}
+	return 32
+}
 
 // panelGroups is how many groups of 16 rows lie beside each other in memory.
 const panelGroups = 4
@@ -65,12 +126,8 @@ const (
 	callResume = 48
 )
 
-// Offsets inside a group's scales of a unit.
-const (
-	superScales = 64  // 8x16 bytes
-	superMins   = 192 // 8x16 bytes
-	halfScales  = 32  // 16x16 signed bytes
-)
+// superMins is where in a unit's scales the minimums of sub-blocks begin, unless they share bytes with the scales.
+const superMins = 192
 
 // source is an assembly file in the making.
 type source struct{ strings.Builder }
@@ -97,6 +154,18 @@ func (s *source) constant(name string, v uint64) {
 		fmt.Fprintf(s, "DATA %s<>+%d(SB)/8, $%#016x\n", name, i*8, v)
 	}
 	fmt.Fprintf(s, "GLOBL %s<>(SB), RODATA|NOPTR, $32\n", name)
+}
+
+// lookup writes a read-only constant of a form's table, twice, with zero added to each value.
+func (s *source) lookup(f *form, zero int) {
+	var w [2]uint64
+	for i, v := range f.table {
+		w[i/8] |= uint64(uint8(int(v)+zero)) << (i % 8 * 8)
+	}
+	for i := range 4 {
+		fmt.Fprintf(s, "DATA %s<>+%d(SB)/8, $%#016x\n", f.name, i*8, w[i%2])
+	}
+	fmt.Fprintf(s, "GLOBL %s<>(SB), RODATA|NOPTR, $32\n", f.name)
 }
 
 // shape is one kernel: groups of 16 rows times a tile of activation rows.
@@ -215,9 +284,10 @@ func main() {
 func outputs() map[string]string {
 	table, stubs := &strings.Builder{}, &strings.Builder{}
 	out := map[string]string{
-		"kernels_avx512_amd64.s": avx512(stubs, table),
-		"kernels_avx2_amd64.s":   avx2(stubs, table),
-		"quantize_amd64.s":       quantizers(stubs),
+		"kernels_avx512_amd64.s":  avx512(stubs, table),
+		"kernels_avx2_amd64.s":    avx2(stubs, table),
+		"kernels_avxvnni_amd64.s": avxVNNI(stubs, table),
+		"quantize_amd64.s":        quantizers(stubs),
 	}
 	text, err := format.Source([]byte("// Code generated by gen; DO NOT EDIT.\n\npackage tensor\n" + stubs.String() + table.String()))
 	if err != nil {

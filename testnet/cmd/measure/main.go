@@ -221,18 +221,30 @@ func (m *measure) engine() error {
 		Prefill float64 `json:"prefill_tokens_per_s"`
 		Decode  float64 `json:"decode_tokens_per_s"`
 	}
-	for range m.rounds {
-		var ours, theirs rates
-		out, err := exec.CommandContext(m.ctx, m.binary, "generate", "--model", m.model, "--threads", fmt.Sprint(m.threads), "--json", "--ignore-eog", "--tokens", "128", "--ids", strings.Join(ids, ",")).Output()
+	// A prefill into an empty cache, and a decode from one: as llama-bench does.
+	generate := func(tokens int, ids ...string) (r rates, err error) {
+		out, err := exec.CommandContext(m.ctx, m.binary, "generate", "--model", m.model, "--threads", fmt.Sprint(m.threads), "--json",
+			"--ignore-eog", "--tokens", fmt.Sprint(tokens), "--ids", strings.Join(ids, ",")).Output()
 		if err != nil {
-			return fmt.Errorf("generate: %w", err)
+			return r, fmt.Errorf("generate: %w", err)
 		}
-		if err := json.Unmarshal(out, &ours); err != nil {
+		return r, json.Unmarshal(out, &r)
+	}
+	for range m.rounds {
+		ours, err := generate(1, ids...)
+		if err != nil {
 			return err
 		}
+		long, err := generate(129, ids[0])
+		if err != nil {
+			return err
+		}
+		ours.Decode = long.Decode
+		var theirs rates
 		cmd := exec.CommandContext(m.ctx, "sh", "-c", m.ref)
 		cmd.Env = append(os.Environ(), "MODEL="+shown.Path, fmt.Sprintf("THREADS=%d", m.threads))
-		if out, err = cmd.Output(); err != nil {
+		out, err := cmd.Output()
+		if err != nil {
 			return fmt.Errorf("%s: %w", m.ref, err)
 		}
 		if err := json.Unmarshal(out, &theirs); err != nil {
