@@ -27,8 +27,8 @@ const CPUVariable = "MESHNET_CPU"
 // chosen picks the kernel set of this process, once: the one named in the environment, else the best that the CPU has.
 var chosen = sync.OnceValues(func() (*kernelSet, error) { return choose(os.Getenv(CPUVariable)) })
 
-// CPU names the kernel set in use: "avx512", "avxvnni", "avx2" or "generic". When the environment asks for one that this CPU lacks, it
-// returns that error, as will Pack.
+// CPU names the kernel set in use: "avx512", "avxvnni", "avx2", "neon" or "generic". When the environment asks for one that this
+// CPU lacks, it returns that error, as will Pack.
 func CPU() (string, error) {
 	ks, err := chosen()
 	if err != nil {

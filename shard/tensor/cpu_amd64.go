@@ -2,8 +2,6 @@ package tensor
 
 import "golang.org/x/sys/cpu"
 
-//go:generate go run ./gen
-
 // kernelSets lists the sets that this machine can run, the best first.
 func kernelSets() []*kernelSet {
 	var sets []*kernelSet
@@ -29,17 +27,4 @@ func avxVNNI() *kernelSet {
 	ks := &kernelSet{name: "avxvnni", tile: 3, quantize: quantizeWith(quantizeAVX2)}
 	fillAVXVNNI(ks)
 	return ks
-}
-
-// quantizeWith wraps an assembly quantizer of blocks blocks at x, whose fields go to dst, stride bytes apart.
-func quantizeWith(asm func(x *float32, blocks int, dst *byte, stride int)) func(x []float32, dst []byte, rows, r int) {
-	return func(x []float32, dst []byte, rows, r int) {
-		blocks := len(x) / blockValues
-		if len(dst) < blocks*rows*actBlockBytes || r >= rows {
-			panic("tensor: an activation tile is too short")
-		}
-		if blocks > 0 {
-			asm(&x[0], blocks, &dst[4*r], 4*rows)
-		}
-	}
 }

@@ -5,7 +5,6 @@ import (
 	"regexp"
 	"slices"
 	"testing"
-	"unsafe"
 )
 
 // The tests of kernels run on what kernelSets finds: it must find what the kernel of the system reports.
@@ -38,15 +37,5 @@ func TestKernelSetsOfThisCPU(t *testing.T) {
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("kernel sets %v, the system's CPU flags allow %v", got, want)
-	}
-}
-
-// Assembly reads call by these offsets (gen/main.go).
-func TestCallOffsets(t *testing.T) {
-	var c call
-	got := []uintptr{unsafe.Offsetof(c.scales), unsafe.Offsetof(c.lines), unsafe.Offsetof(c.steps),
-		unsafe.Offsetof(c.a), unsafe.Offsetof(c.out), unsafe.Offsetof(c.outRow), unsafe.Offsetof(c.resume)}
-	if want := []uintptr{0, 8, 16, 24, 32, 40, 48}; !slices.Equal(got, want) {
-		t.Errorf("offsets %v, assembly uses %v", got, want)
 	}
 }
