@@ -34,6 +34,9 @@
 #define SXTL4(n, d) WORD $(0x0f10a400 | (n)<<5 | (d))
 #define SHLL4(n, d) WORD $(0x2e613800 | (n)<<5 | (d))
 
+// n without the bits of m.
+#define BIC16(m, n, d) WORD $(0x4e601c00 | (m)<<16 | (n)<<5 | (d))
+
 // -n; over lanes: the largest uint32, the largest float32, the sum of the lower two float32.
 #define FNEG4(n, d) WORD $(0x6ea0f800 | (n)<<5 | (d))
 #define UMAXV4(n, d) WORD $(0x6eb0a800 | (n)<<5 | (d))

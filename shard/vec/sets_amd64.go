@@ -59,16 +59,7 @@ func sets() []Kernels {
 	if !cpu.X86.HasAVX512F || !cpu.X86.HasAVX512DQ || !cpu.X86.HasAVX512VL {
 		five.unavailable = "this CPU lacks AVX-512 F, DQ or VL"
 	}
-	return []Kernels{five, two, twin()}
-}
-
-// p is the address of the first element, or nil of none: the kernels then do
-// nothing, because the count they get is 0.
-func p(x []float32) *float32 {
-	if len(x) == 0 {
-		return nil
-	}
-	return &x[0]
+	return []Kernels{five, two, {Name: "neon", unavailable: "only arm64 builds have them"}, twin()}
 }
 
 // All counts are of float32 and multiples of 16 (ropes: of 8 pairs).

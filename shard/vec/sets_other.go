@@ -1,8 +1,8 @@
-//go:build !amd64
+//go:build !amd64 && !arm64
 
 package vec
 
 func sets() []Kernels {
-	const none = "only amd64 builds have them"
-	return []Kernels{{Name: "avx512", unavailable: none}, {Name: "avx2", unavailable: none}, twin()}
+	const none = "this build has only plain Go"
+	return []Kernels{{Name: "avx512", unavailable: none}, {Name: "avx2", unavailable: none}, {Name: "neon", unavailable: none}, twin()}
 }

@@ -49,9 +49,9 @@ type Kernels struct {
 }
 
 // Names lists the kernel sets, fastest first.
-func Names() []string { return []string{"avx512", "avx2", "generic"} }
+func Names() []string { return []string{"avx512", "avx2", "neon", "generic"} }
 
-// For returns the kernel set of that name: "avx512", "avx2" or "generic". It
+// For returns the kernel set of that name: "avx512", "avx2", "neon" or "generic". It
 // fails when this CPU or this build lacks it. "avxvnni" adds integers to "avx2", of which there are none here.
 func For(name string) (*Kernels, error) {
 	if name == "avxvnni" {
