@@ -280,7 +280,7 @@ func TestReadRefuses(t *testing.T) {
 		{"dims", "llama", func(f *file) { f.tensors["blk.0.attn_q.weight"] = []int{hidden, 63} }, "has dims [32 63], want [32 64]"},
 		{"transposed", "llama", func(f *file) { f.tensors["blk.0.attn_q.weight"] = []int{64, hidden} }, "has dims [64 32], want [32 64]"},
 		{"one dim more", "llama", func(f *file) { f.tensors["blk.0.attn_norm.weight"] = []int{hidden, 2} }, "has dims"},
-		{"type of a matrix", "llama", func(f *file) { f.types["blk.0.attn_q.weight"] = gguf.IQ4_NL }, "not supported for matrices"},
+		{"type of a matrix", "llama", func(f *file) { f.types["blk.0.attn_q.weight"] = gguf.I32 }, "not supported for matrices"},
 		{"type of a norm", "llama", func(f *file) { f.types["output_norm.weight"] = gguf.F16 }, "want F32"},
 		{"norms of q and k", "llama", func(f *file) { f.tensors["blk.0.attn_q_norm.weight"] = []int{headDim} }, `"blk.0.attn_q_norm.weight" has no place`},
 		{"bias of the output", "qwen2", func(f *file) { f.tensors["blk.0.attn_output.bias"] = []int{hidden} }, "has no place"},
