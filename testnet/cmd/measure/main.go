@@ -32,6 +32,7 @@ type measure struct {
 	layers  int
 	threads int
 	rounds  int
+	tokens  int
 	ref     string
 	home    string
 	dir     string
@@ -44,6 +45,7 @@ func main() {
 	flag.IntVar(&m.layers, "layers", 0, "layers of the model (0: as known for the models of the list)")
 	flag.IntVar(&m.threads, "threads", 1, "threads of every process")
 	flag.IntVar(&m.rounds, "rounds", 3, "rounds; medians are printed")
+	flag.IntVar(&m.tokens, "tokens", 0, "only this length of answer in split (0: 32, 128, 512 and 1,024)")
 	flag.StringVar(&m.ref, "ref", "", "command that measures another engine and prints JSON with prefill_tokens_per_s and decode_tokens_per_s; $MODEL and $THREADS are set for it")
 	flag.Parse()
 	if err := m.run(flag.Arg(0)); err != nil {
@@ -152,6 +154,10 @@ func (m *measure) growth() error {
 
 // split compares one process, one node and the layers split over two and three.
 func (m *measure) split() error {
+	lengths := []int{32, 128, 512, 1024}
+	if m.tokens > 0 {
+		lengths = []int{m.tokens}
+	}
 	var meshes []*testnet.Mesh
 	defer func() {
 		for _, mesh := range meshes {
@@ -169,7 +175,7 @@ func (m *measure) split() error {
 	fmt.Println()
 	fmt.Println("| tokens of the answer | one process | one node | two nodes | three nodes | two over one node | three over one process |")
 	fmt.Println("|---|---|---|---|---|---|---|")
-	for _, n := range []int{32, 128, 512, 1024} {
+	for _, n := range lengths {
 		got := make([][]float64, 4)
 		var ratio2, ratio3 []float64
 		for range m.rounds {
