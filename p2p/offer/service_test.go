@@ -89,7 +89,10 @@ func (m *mesh) serve(i, start, end int) {
 	}
 }
 
+// view is what node i sees once what is under way has ended: who is asked answers
+// first and learns then.
 func (m *mesh) view(i int) (who []string) {
+	synctest.Wait()
 	for _, o := range m.nodes[i].Table().View(model) {
 		who = append(who, fmt.Sprintf("%d:%d", o.Start, o.End))
 	}
