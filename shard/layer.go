@@ -85,10 +85,9 @@ type pass struct {
 	h    []float32
 	y    []float32
 
-	angles   map[*model.Rope]*angleTable
-	buffers  map[string][]float32
-	tasks    []attentionTask
-	attnFree freeList
+	angles  map[*model.Rope]*angleTable
+	buffers map[string][]float32
+	mixer   mixer
 }
 
 func (p *pass) init(m *model.Info, l *loader) {

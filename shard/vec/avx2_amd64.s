@@ -90,6 +90,31 @@ done:
 	VZEROUPPER
 	RET
 
+// func scaleAddAVX2(dst, x, y *float32, n int, s float32)
+TEXT ·scaleAddAVX2(SB), NOSPLIT, $0-36
+	MOVQ dst+0(FP), DI
+	MOVQ x+8(FP), SI
+	MOVQ y+16(FP), DX
+	MOVQ n+24(FP), CX
+	VBROADCASTSS s+32(FP), Y2
+	SUBQ $16, CX
+	JLT done
+loop:
+	VMOVUPS (DX), Y0
+	VMOVUPS 32(DX), Y1
+	VFMADD231PS (SI), Y2, Y0
+	VFMADD231PS 32(SI), Y2, Y1
+	VMOVUPS Y0, (DI)
+	VMOVUPS Y1, 32(DI)
+	ADDQ $64, SI
+	ADDQ $64, DX
+	ADDQ $64, DI
+	SUBQ $16, CX
+	JGE loop
+done:
+	VZEROUPPER
+	RET
+
 // func maximumAVX2(x *float32, n int) float32
 TEXT ·maximumAVX2(SB), NOSPLIT, $0-20
 	MOVQ x+0(FP), SI

@@ -9,6 +9,7 @@ func sets() []Kernels {
 		scaleMul:   func(dst, x, w []float32, s float32) { scaleMulAVX2(p(dst), p(x), p(w), len(x), s) },
 		add:        func(dst, x []float32) { addAVX2(p(dst), p(x), len(x)) },
 		scale:      func(x []float32, s float32) { scaleAVX2(p(x), len(x), s) },
+		scaleAdd:   func(dst, x []float32, s float32, y []float32) { scaleAddAVX2(p(dst), p(x), p(y), len(x), s) },
 		siluMul:    func(dst, gate, up []float32) { siluMulAVX2(p(dst), p(gate), p(up), len(gate)) },
 		geluMul:    func(dst, gate, up []float32) { geluMulAVX2(p(dst), p(gate), p(up), len(gate)) },
 		softCap:    func(x []float32, limit float32) { softCapAVX2(p(x), len(x), limit) },
@@ -75,6 +76,9 @@ func addAVX2(dst, x *float32, n int)
 
 //go:noescape
 func scaleAVX2(x *float32, n int, s float32)
+
+//go:noescape
+func scaleAddAVX2(dst, x, y *float32, n int, s float32)
 
 //go:noescape
 func siluMulAVX2(dst, gate, up *float32, n int)

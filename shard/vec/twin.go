@@ -11,6 +11,7 @@ func twin() Kernels {
 		scaleMul:   twinScaleMul,
 		add:        twinAdd,
 		scale:      twinScale,
+		scaleAdd:   twinScaleAdd,
 		siluMul:    twinSiLUMul,
 		geluMul:    twinGELUMul,
 		softCap:    twinSoftCap,
@@ -56,6 +57,12 @@ func twinAdd(dst, x []float32) {
 func twinScale(x []float32, s float32) {
 	for i := range x {
 		x[i] *= s
+	}
+}
+
+func twinScaleAdd(dst, x []float32, s float32, y []float32) {
+	for i, v := range x {
+		dst[i] = FMA(v, s, y[i])
 	}
 }
 

@@ -36,6 +36,7 @@ type Kernels struct {
 	scaleMul    func(dst, x, w []float32, s float32)
 	add         func(dst, x []float32)
 	scale       func(x []float32, s float32)
+	scaleAdd    func(dst, x []float32, s float32, y []float32)
 	siluMul     func(dst, gate, up []float32)
 	geluMul     func(dst, gate, up []float32)
 	softCap     func(x []float32, limit float32)
@@ -73,6 +74,9 @@ func For(name string) (*Kernels, error) {
 // complete gives the twin's function for each that a set lacks.
 func (k *Kernels) complete() {
 	t := twin()
+	if k.scaleAdd == nil {
+		k.scaleAdd = t.scaleAdd
+	}
 	if k.geluMul == nil {
 		k.geluMul = t.geluMul
 	}
@@ -125,16 +129,24 @@ func (k *Kernels) SoftCap(x []float32, limit float32) {
 	}
 }
 
-// Softmax replaces the scores x[:n] by exp(x - max) and returns one over their
-// sum: a caller scales what it makes of the weights, not the weights. len(x) is
-// n rounded up to a multiple of 16 or more; x[n:] up to that multiple becomes 0.
-func (k *Kernels) Softmax(x []float32, n int) float32 {
+// Softmax replaces the scores x[:n] by exp(x - peak), peak being their maximum,
+// and returns peak and the sum of that: a caller divides what it makes of the
+// weights, not the weights. len(x) is n rounded up to a multiple of 16 or more;
+// x[n:] up to that multiple becomes 0.
+func (k *Kernels) Softmax(x []float32, n int) (peak, sum float32) {
 	need(n > 0 && (n+Lanes-1)/Lanes*Lanes <= len(x))
 	x = x[:(n+Lanes-1)/Lanes*Lanes]
 	for i := n; i < len(x); i++ {
 		x[i] = float32(math.Inf(-1))
 	}
-	return 1 / k.expSum(x, k.maximum(x))
+	peak = k.maximum(x)
+	return peak, k.expSum(x, peak)
+}
+
+// ScaleAdd writes fma(x, s, y) to dst, which may be x or y.
+func (k *Kernels) ScaleAdd(dst, x []float32, s float32, y []float32) {
+	need(len(x)%Lanes == 0 && len(y) == len(x) && len(dst) == len(x))
+	k.scaleAdd(dst, x, s, y)
 }
 
 // RopeHalves turns the first 2*len(cos) values of x by the angles whose cosines and

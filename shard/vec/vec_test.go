@@ -79,11 +79,20 @@ func TestKernelsEqualTheirTwins(t *testing.T) {
 				k.Scale(a, scale)
 				g.Scale(b, scale)
 				same(t, "Scale "+at, a, b)
+				copy(a, w)
+				copy(b, w)
+				k.ScaleAdd(a, a, scale, x)
+				g.ScaleAdd(b, b, scale, x)
+				same(t, "ScaleAdd "+at, a, b)
+				k.ScaleAdd(a, up, 0.3, a)
+				g.ScaleAdd(b, up, 0.3, b)
+				same(t, "ScaleAdd in place "+at, a, b)
 				for _, m := range []int{n, n - 1, n - 15} {
 					copy(a, x)
 					copy(b, x)
-					ia, ib := k.Softmax(a, m), g.Softmax(b, m)
-					same(t, "Softmax "+at, append(a, ia), append(b, ib))
+					peakA, sumA := k.Softmax(a, m)
+					peakB, sumB := g.Softmax(b, m)
+					same(t, "Softmax "+at, append(a, peakA, sumA), append(b, peakB, sumB))
 					a, b = a[:n], b[:n]
 				}
 			}
