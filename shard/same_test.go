@@ -142,7 +142,8 @@ func TestSameBitsOverPassesAndCuts(t *testing.T) {
 		name, path string
 		rows       int
 	}{
-		{"tiny", tinyFile(t), 700}, // two passes
+		{"tiny", tinyFile(t), 1100}, // three passes, three spans
+		{"window 600", withKeys(t, gemma, map[string]any{"gemma3.attention.sliding_window": uint32(600), "gemma3.context_length": uint32(1024)}), 900},
 		{"window 16", gemma, 400},
 		{"window 100", withKeys(t, gemma, map[string]any{"gemma3.attention.sliding_window": uint32(100)}), 400},
 		{"window 1", withKeys(t, gemma, map[string]any{"gemma3.attention.sliding_window": uint32(1)}), 400},
@@ -169,6 +170,24 @@ func TestSameBitsOverPassesAndCuts(t *testing.T) {
 					feed(t, other, newState(t, other, 0, layers), x, chunk)
 					if hash(x) != hash(want[:len(x)]) {
 						t.Errorf("%s: %d rows in chunks of %d differ from all at once", cpu, rows, chunk)
+					}
+				}
+			}
+			// Few rows that look at several spans: these are split over the threads.
+			if c.rows > span {
+				for _, cpu := range cpus(t) {
+					if cpu == "generic" { // slow
+						continue
+					}
+					for _, threads := range []int{2, 3} {
+						other := load(t, m, 0, layers, Options{Threads: threads, CPU: cpu})
+						for _, chunk := range []int{1, 7, 37} {
+							x := embed(t, h, ids)
+							feed(t, other, newState(t, other, 0, layers), x, chunk)
+							if hash(x) != hash(want) {
+								t.Errorf("%s, %d threads: %d rows in chunks of %d differ from all at once", cpu, threads, c.rows, chunk)
+							}
+						}
 					}
 				}
 			}

@@ -395,6 +395,7 @@ TEXT ·scores1AVX2(SB), NOSPLIT, $0-32
 	MOVQ R9, R10
 	SHLQ $6, R10              // bytes of a block of 16 keys
 	LEAQ (R10)(R10*2), R11
+	LEAQ (SI)(R10*4), R12
 	MOVQ q+8(FP), DX
 	VXORPS Y0, Y0, Y0
 	VXORPS Y1, Y1, Y1
@@ -405,6 +406,11 @@ TEXT ·scores1AVX2(SB), NOSPLIT, $0-32
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
 loop:
+	PREFETCHT1 (R12)
+	PREFETCHT1 64(R12)
+	PREFETCHT1 128(R12)
+	PREFETCHT1 192(R12)
+	ADDQ $256, R12
 	VBROADCASTSS (DX), Y8
 	VFMADD231PS (SI), Y8, Y0
 	VFMADD231PS 32(SI), Y8, Y1
@@ -437,6 +443,8 @@ TEXT ·scores4AVX2(SB), NOSPLIT, $0-40
 	LEAQ (R8)(R8*2), R10
 	MOVQ keys+24(FP), SI
 	MOVQ $4, R11              // blocks of 16 keys
+	MOVQ dim+32(FP), R12
+	SHLQ $8, R12              // bytes of the chunk of keys
 block:
 	MOVQ q+16(FP), DX
 	MOVQ dim+32(FP), R9
@@ -449,6 +457,7 @@ block:
 	VXORPS Y6, Y6, Y6
 	VXORPS Y7, Y7, Y7
 loop:
+	PREFETCHT1 (SI)(R12*1)
 	VMOVUPS (SI), Y8
 	VMOVUPS 32(SI), Y9
 	VBROADCASTSS (DX), Y10
