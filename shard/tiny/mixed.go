@@ -28,7 +28,7 @@ const (
 	mixedHeads   = 4
 	mixedKVHeads = 2
 	mixedLayers  = 4
-	mixedContext = 512
+	mixedContext = 640
 	mixedWindow  = 24
 )
 

@@ -59,6 +59,28 @@ loop:
 done:
 	RET
 
+// func scaleAddNEON(dst, x, y *float32, n int, s float32)
+TEXT ·scaleAddNEON(SB), NOSPLIT, $0-36
+	MOVD dst+0(FP), R0
+	MOVD x+8(FP), R1
+	MOVD y+16(FP), R2
+	MOVD n+24(FP), R3
+	FMOVS s+32(FP), F16
+	SUBS $16, R3
+	BLT  done
+loop:
+	VLD1.P 64(R1), [V0.S4, V1.S4, V2.S4, V3.S4]
+	VLD1.P 64(R2), [V4.S4, V5.S4, V6.S4, V7.S4]
+	FMLAI(0, 16, 0, 4)
+	FMLAI(0, 16, 1, 5)
+	FMLAI(0, 16, 2, 6)
+	FMLAI(0, 16, 3, 7)
+	VST1.P [V4.S4, V5.S4, V6.S4, V7.S4], 64(R0)
+	SUBS $16, R3
+	BGE  loop
+done:
+	RET
+
 // func addNEON(dst, x *float32, n int)
 TEXT ·addNEON(SB), NOSPLIT, $0-24
 	MOVD dst+0(FP), R0

@@ -9,6 +9,7 @@ func sets() []Kernels {
 		scaleMul:   func(dst, x, w []float32, s float32) { scaleMulNEON(p(dst), p(x), p(w), len(x), s) },
 		add:        func(dst, x []float32) { addNEON(p(dst), p(x), len(x)) },
 		scale:      func(x []float32, s float32) { scaleNEON(p(x), len(x), s) },
+		scaleAdd:   func(dst, x []float32, s float32, y []float32) { scaleAddNEON(p(dst), p(x), p(y), len(x), s) },
 		siluMul:    func(dst, gate, up []float32) { siluMulNEON(p(dst), p(gate), p(up), len(gate)) },
 		maximum:    func(x []float32) float32 { return maximumNEON(p(x), len(x)) },
 		expSum:     func(x []float32, shift float32) float32 { return expSumNEON(p(x), len(x), shift) },
@@ -44,6 +45,9 @@ func sumSquaresNEON(x *float32, n int) float32
 
 //go:noescape
 func scaleMulNEON(dst, x, w *float32, n int, s float32)
+
+//go:noescape
+func scaleAddNEON(dst, x, y *float32, n int, s float32)
 
 //go:noescape
 func addNEON(dst, x *float32, n int)
