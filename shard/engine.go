@@ -42,12 +42,17 @@ func (m *Model) LoadRange(start, end int, o Options) (*Engine, error) {
 	}
 	e := &Engine{model: m.info, start: start, end: end, loader: l}
 	for i := start; i < end; i++ {
+		l.part(fmt.Sprintf("layer-%d", i))
 		ly, err := l.layer(&m.info.Plan[i], i)
 		if err != nil {
 			l.free()
 			return nil, fmt.Errorf("load layer %d: %w", i, err)
 		}
 		e.layers = append(e.layers, ly)
+	}
+	if err := l.load(); err != nil {
+		l.free()
+		return nil, fmt.Errorf("load layers [%d, %d): %w", start, end, err)
 	}
 	e.pass.init(m.info, l)
 	e.pass.addAngles(m.info.Plan[start:end])

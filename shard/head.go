@@ -31,9 +31,13 @@ func (m *Model) LoadHead(o Options) (*Head, error) {
 		return nil, fmt.Errorf("load the head: %w", err)
 	}
 	h := &Head{model: m.info, loader: l, embed: m.info.Embed}
+	l.part("head")
 	h.norm, err = l.vector(m.info.OutputNorm)
 	if err == nil {
 		h.output, err = l.matrix(m.info.Output)
+	}
+	if err == nil {
+		err = l.load()
 	}
 	if err != nil {
 		l.free()

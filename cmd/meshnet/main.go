@@ -29,6 +29,7 @@ import (
 type cli struct {
 	Home    string `help:"Directory of models, identities and sockets (default: $XDG_DATA_HOME/meshnet or ~/.local/share/meshnet)." env:"MESHNET_HOME" placeholder:"DIR" group:"Common"`
 	Threads int    `help:"Threads to compute with (0: all cores)." env:"MESHNET_THREADS" placeholder:"N" group:"Common"`
+	Packed  string `help:"Disk for packed weights, which make the next start a matter of mapping files: a size such as 16GiB, or off." env:"MESHNET_PACKED" default:"off" placeholder:"SIZE" group:"Common"`
 	JSON    bool   `help:"Print one JSON object instead of text." name:"json" group:"Common"`
 	Verbose bool   `help:"Log what happens to stderr." short:"v" group:"Common"`
 
@@ -52,6 +53,7 @@ type app struct {
 	stdout, stderr io.Writer
 	home           string
 	threads        int
+	packedMax      string // --packed
 	json, verbose  bool
 	log            *slog.Logger
 }
@@ -98,7 +100,7 @@ func run(args []string) int {
 	sig := &signals{}
 	ctx, stop := sig.context()
 	defer stop()
-	a := &app{ctx: ctx, signals: sig, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, threads: c.Threads, json: c.JSON, verbose: c.Verbose, log: logger(os.Stderr, c.Verbose)}
+	a := &app{ctx: ctx, signals: sig, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, threads: c.Threads, packedMax: c.Packed, json: c.JSON, verbose: c.Verbose, log: logger(os.Stderr, c.Verbose)}
 	if a.home, err = homeDir(c.Home); err == nil {
 		err = parsed.Run(a)
 	}

@@ -335,6 +335,9 @@ func (c *modelRmCmd) Run(a *app) error {
 		if err == nil {
 			err = list.Remove(store, l)
 		}
+		if err == nil {
+			a.forgetPacked(l.SHA256)
+		}
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/meshnet/meshnet/cache"
 	"github.com/meshnet/meshnet/cache/blob"
 	"github.com/meshnet/meshnet/cache/catalog"
 	"github.com/meshnet/meshnet/node"
@@ -12,6 +13,7 @@ import (
 	"github.com/meshnet/meshnet/p2p/wire"
 	"github.com/meshnet/meshnet/shard"
 	"github.com/meshnet/meshnet/shard/chat"
+	"github.com/meshnet/meshnet/shard/packed"
 	"github.com/meshnet/meshnet/shard/pool"
 	"github.com/meshnet/meshnet/shard/tiny"
 )
@@ -67,11 +69,45 @@ func (a *app) openModel(ref string) (*weights, error) {
 	if err != nil {
 		return nil, err
 	}
+	store, err := a.openPacked()
+	if err != nil {
+		return nil, err
+	}
 	m, err := shard.Open(l.Path)
 	if err != nil {
 		return nil, fail(exitModel, err)
 	}
+	m.KeepPacked(store, l.SHA256)
 	return &weights{l, m}, nil
+}
+
+// openPacked is the store of packed weights, nil if it is off or cannot be had: that costs time at the next start only.
+func (a *app) openPacked() (*packed.Store, error) {
+	if a.packedMax == "" || a.packedMax == "off" {
+		return nil, nil
+	}
+	limit, err := cache.ParseBytes(a.packedMax)
+	if err != nil || limit < 0 {
+		return nil, usage("--packed %q: give a size such as 16GiB, or off", a.packedMax)
+	}
+	store, err := packed.Open(a.packedDir(), limit)
+	if err != nil {
+		a.log.Info("packed weights are not kept", "err", err)
+		return nil, nil
+	}
+	return store, nil
+}
+
+func (a *app) packedDir() string { return filepath.Join(a.home, "packed") }
+
+// forgetPacked removes the packed weights of a model, if there are any.
+func (a *app) forgetPacked(sha256 [32]byte) {
+	if _, err := os.Stat(a.packedDir()); err != nil {
+		return
+	}
+	if store, err := packed.Open(a.packedDir(), 0); err == nil {
+		store.Forget(sha256)
+	}
 }
 
 func (w *weights) info() node.ModelInfo {

@@ -101,8 +101,11 @@ func (f *File) Tensor(name string) (*Tensor, bool) {
 func (f *File) Tensors() []*Tensor { return f.tensors }
 
 // Release tells the system that a tensor's pages will not be needed soon. They are read again from the file if they are.
-func (f *File) Release(t *Tensor) {
-	if f.unmap != nil && len(t.Data) > 0 {
-		release(f.data, t.Data)
+func (f *File) Release(t *Tensor) { f.ReleasePart(t.Data) }
+
+// ReleasePart is Release for a part of a tensor's Data.
+func (f *File) ReleasePart(part []byte) {
+	if f.unmap != nil && len(part) > 0 {
+		release(f.data, part)
 	}
 }

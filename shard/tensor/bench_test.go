@@ -15,7 +15,7 @@ func BenchmarkKernel(b *testing.B) {
 	const rows, cols = 64, 1024
 	for _, ks := range kernelSets() {
 		for _, typ := range allTypes() {
-			m, err := packFused(nil, ks, p, randomTensor(typ, rows, cols, 1))
+			m, err := packFused(ks, p, randomTensor(typ, rows, cols, 1))
 			if err != nil {
 				b.Fatal(err)
 			}

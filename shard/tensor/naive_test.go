@@ -96,7 +96,7 @@ func kernelsEqualNaive(t *testing.T, sets []*kernelSet, rows, cols int) {
 				x[cols+i] = float32(1 - 2*(i/(1+i/128)%2))
 			}
 			for _, ks := range sets {
-				m, err := packFused(nil, ks, p, ts)
+				m, err := packFused(ks, p, ts)
 				if err != nil {
 					t.Fatal(err)
 				}

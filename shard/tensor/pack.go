@@ -1,47 +1,6 @@
 package tensor
 
-import (
-	"encoding/binary"
-	"fmt"
-	"sync"
-
-	"github.com/meshnet/meshnet/shard/gguf"
-	"github.com/meshnet/meshnet/shard/pool"
-)
-
-// fill packs the tensors' rows, panel by panel.
-func (m *Matrix) fill(p *pool.Pool, ts []*gguf.Tensor) error {
-	var mu sync.Mutex
-	var first error
-	p.Run(m.panels(), func(i int) {
-		if err := m.fillPanel(i, ts); err != nil {
-			mu.Lock()
-			first = err
-			mu.Unlock()
-		}
-	})
-	return first
-}
-
-func (m *Matrix) fillPanel(i int, ts []*gguf.Tensor) error {
-	dst := m.data[i*m.panel:][:m.panel]
-	t, row := 0, i*panelRows
-	for row >= ts[t].Rows() {
-		row -= ts[t].Rows()
-		t++
-	}
-	for r := 0; r < panelRows && t < len(ts); r++ {
-		n := ts[t].RowBytes()
-		if bad := m.form.fillRow(dst, r, ts[t].Data[row*n:][:n], m.cols); bad >= 0 {
-			return fmt.Errorf("pack tensor %q: row %d has a scale or value that is not finite, near column %d: the file is damaged",
-				ts[t].Name, row, bad)
-		}
-		if row++; row == ts[t].Rows() {
-			row, t = 0, t+1
-		}
-	}
-	return nil
-}
+import "encoding/binary"
 
 // fillRow packs row r of a panel and returns the column near which it is not finite, or -1.
 func (f *form) fillRow(panel []byte, r int, raw []byte, cols int) int {

@@ -9,7 +9,6 @@
 package tensor
 
 import (
-	"errors"
 	"fmt"
 	"runtime"
 
@@ -30,6 +29,7 @@ type Matrix struct {
 	free       func()
 	cleanup    runtime.Cleanup
 	ks         *kernelSet
+	sources    []*gguf.Tensor
 }
 
 // Pack repacks a tensor of one or two dims for multiplication; one dim is a single row. It spreads the work over p and
@@ -42,35 +42,24 @@ func PackFused(p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error) {
 	if err != nil {
 		return nil, err
 	}
-	return packFused(nil, ks, p, ts...)
+	return packFused(ks, p, ts...)
 }
 
-func packFused(a *Arena, ks *kernelSet, p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error) {
-	if len(ts) == 0 {
-		return nil, errors.New("pack matrix: no tensor given")
+func packFused(ks *kernelSet, p *pool.Pool, ts ...*gguf.Tensor) (*Matrix, error) {
+	m, err := lay(ks, ts...)
+	if err != nil {
+		return nil, err
 	}
-	rows := 0
-	for _, t := range ts {
-		if err := check(t); err != nil {
-			return nil, fmt.Errorf("pack tensor %q: %w", t.Name, err)
-		}
-		if t.Type != ts[0].Type || t.Dims[0] != ts[0].Dims[0] {
-			return nil, fmt.Errorf("pack tensor %q: %s rows of %d cannot be stacked on %s rows of %d of %q",
-				t.Name, t.Type, t.Dims[0], ts[0].Type, ts[0].Dims[0], ts[0].Name)
-		}
-		rows += t.Rows()
-	}
-	m := &Matrix{rows: rows, cols: int(ts[0].Dims[0]), typ: ts[0].Type, form: formOf(ts[0].Type), ks: ks}
-	m.panel = m.form.panelBytes(m.cols)
-	var err error
-	m.data, m.free, err = a.alloc(m.panels() * m.panel)
+	mem, free, err := alloc(int(m.Bytes()))
 	if err != nil {
 		return nil, fmt.Errorf("pack tensor %q: %w", ts[0].Name, err)
 	}
-	if err := m.fill(p, ts); err != nil {
-		m.free()
+	m.Place(mem)
+	if err := Fill(p, []*Matrix{m}, nil); err != nil {
+		free()
 		return nil, err
 	}
+	m.free = free
 	m.cleanup = runtime.AddCleanup(m, func(free func()) { free() }, m.free)
 	return m, nil
 }
@@ -103,18 +92,19 @@ func (m *Matrix) Cols() int { return m.cols }
 func (m *Matrix) Type() gguf.Type { return m.typ }
 
 // Bytes is the memory that the packed weights take.
-func (m *Matrix) Bytes() int64 { return int64(len(m.data)) }
+func (m *Matrix) Bytes() int64 { return int64(m.panels()) * int64(m.panel) }
 
 func (m *Matrix) panels() int { return (m.rows + panelRows - 1) / panelRows }
 
-// Close frees the weights. The matrix must not be used afterwards. A matrix that is dropped without Close is freed when
-// it is collected.
+// Close frees the weights, unless they are in memory given by Place. The matrix must not be used afterwards. A matrix that
+// is dropped without Close is freed when it is collected.
 func (m *Matrix) Close() {
-	if m.data != nil {
+	if m.free != nil {
 		m.cleanup.Stop()
 		m.free()
-		m.data = nil
+		m.free = nil
 	}
+	m.data = nil
 }
 
 // Row writes the weights of row i, dequantized exactly as ggml does, to dst[:Cols()].

@@ -163,7 +163,7 @@ func TestTwinAgainstFloat64(t *testing.T) {
 		t.Run(typ.String(), func(t *testing.T) {
 			const rows, cols, n = 37, 512, 3
 			ts := randomTensor(typ, rows, cols, 1)
-			m, err := packFused(nil, generic(), p, ts)
+			m, err := packFused(generic(), p, ts)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -229,7 +229,7 @@ func kernelsEqualTwin(t *testing.T, sets []*kernelSet, shapes [][2]int, counts [
 					continue
 				}
 				ts := randomTensor(typ, rows, cols, uint64(rows))
-				ref, err := packFused(nil, generic(), pools[0], ts)
+				ref, err := packFused(generic(), pools[0], ts)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -267,7 +267,7 @@ func TestLongRows(t *testing.T) {
 	for _, typ := range allTypes() {
 		const rows, n = 70, 3
 		cols := (2*maxCallBytes/formOf(typ).unitBytes() + 5) * formOf(typ).unit
-		m, err := packFused(nil, generic(), p, randomTensor(typ, rows, cols, 1))
+		m, err := packFused(generic(), p, randomTensor(typ, rows, cols, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -298,7 +298,7 @@ func TestMulAllocatesNothing(t *testing.T) {
 	p := pool.New(2)
 	defer p.Close()
 	for _, ks := range kernelSets() {
-		m, err := packFused(nil, ks, p, randomTensor(gguf.Q4_1, 640, 512, 1))
+		m, err := packFused(ks, p, randomTensor(gguf.Q4_1, 640, 512, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -361,7 +361,7 @@ func TestNotFiniteStaysVisible(t *testing.T) {
 	for _, typ := range allTypes() {
 		ts := randomTensor(typ, 16, 256, 5)
 		for _, ks := range kernelSets() {
-			m, err := packFused(nil, ks, p, ts)
+			m, err := packFused(ks, p, ts)
 			if err != nil {
 				t.Fatal(err)
 			}
