@@ -10,25 +10,30 @@ type lanePacker struct {
 	pack   func(scales, lines []byte, lane int, raw []byte) bool
 }
 
-// lanePackers are shorter ways for the forms that most files are made of. What they write is what fillRow writes.
+// lanePackers are shorter ways, one for each form. What they write is what fillRow writes.
 var lanePackers = [numForms]lanePacker{
-	formQ8:   {32, 34, packQ8},
-	formQ4z:  {32, 18, packQ4z},
-	formQ4m:  {32, 20, packQ4m},
-	formQ5z:  {32, 22, packQ5z},
-	formQ5m:  {32, 24, packQ5m},
-	formQ4k:  {256, 144, packQ4k},
-	formQ5k:  {256, 176, packQ5k},
-	formQ6k:  {256, 210, packQ6k},
-	formF32:  {4, 16, packF32},
-	formF16:  {4, 8, packF16},
-	formBF16: {4, 8, packBF16},
+	formQ8:    {32, 34, packQ8},
+	formQ4z:   {32, 18, packQ4z},
+	formQ4m:   {32, 20, packQ4m},
+	formQ5z:   {32, 22, packQ5z},
+	formQ5m:   {32, 24, packQ5m},
+	formQ4k:   {256, 144, packQ4k},
+	formQ5k:   {256, 176, packQ5k},
+	formQ6k:   {256, 210, packQ6k},
+	formQ2k:   {256, 84, packQ2k},
+	formQ3k:   {256, 110, packQ3k},
+	formIQ4nl: {32, 18, packQ4z}, // the bytes are Q4_0's, their meaning is not
+	formIQ4xs: {256, 136, packIQ4xs},
+	formMXFP4: {32, 17, packMXFP4},
+	formF32:   {4, 16, packF32},
+	formF16:   {4, 8, packF16},
+	formBF16:  {4, 8, packBF16},
 }
 
 // fill packs the rows of a panel, nil rows being padding. It returns a row, and the column near which that is not finite, or -1.
 func (f *form) fill(panel []byte, rows *[panelRows][]byte, cols int) (row, column int) {
 	k := &lanePackers[f.id]
-	if k.pack == nil || cols%k.values != 0 {
+	if cols%k.values != 0 {
 		for r, raw := range rows {
 			if raw == nil {
 				break
@@ -208,6 +213,70 @@ func packQ6k(scales, lines []byte, lane int, raw []byte) bool {
 		s[16*i] = v
 	}
 	return finiteHalf(raw[208:])
+}
+
+// packPairs stores two bits of each of 32 values, those at shift of raw's bytes.
+func packPairs(lines, raw []byte, shift int) {
+	_, _ = raw[31], lines[64+3]
+	for h := range 2 {
+		v := uint32(0)
+		for k := range 4 {
+			v |= le.Uint32(raw[16*h+4*k:]) >> shift & two4 << (2 * k)
+		}
+		le.PutUint32(lines[64*h:], v)
+	}
+}
+
+func packQ2k(scales, lines []byte, lane int, raw []byte) bool {
+	const stride = panelGroups * 2 * 64
+	for j := range 8 {
+		packPairs(lines[j*stride:], raw[16+j/4*32:], j%4*2)
+	}
+	le.PutUint16(scales, le.Uint16(raw[80:]))
+	le.PutUint16(scales[32:], le.Uint16(raw[82:]))
+	s := scales[64-lane:]
+	for i, v := range raw[:16] {
+		s[16*i] = v
+	}
+	return finiteHalf(raw[80:]) && finiteHalf(raw[82:])
+}
+
+func packQ3k(scales, lines []byte, lane int, raw []byte) bool {
+	const stride = panelGroups * 3 * 64
+	for j := range 8 {
+		d := lines[j*stride:]
+		packPairs(d, raw[32+j/4*32:], j%4*2)
+		h := uint32(0)
+		for k := range 8 {
+			h |= le.Uint32(raw[4*k:]) >> j & one4 << k
+		}
+		le.PutUint32(d[2*64:], h)
+	}
+	le.PutUint16(scales, le.Uint16(raw[108:]))
+	s, sc := scales[32-lane:], raw[96:108]
+	for i := range 16 {
+		s[16*i] = (sc[i%8]>>(i/8*4)&15 | sc[8+i%4]>>(i/4*2)&3<<4) - 32
+	}
+	return finiteHalf(raw[108:])
+}
+
+func packIQ4xs(scales, lines []byte, lane int, raw []byte) bool {
+	const stride = panelGroups * 4 * 64
+	high := le.Uint16(raw[2:])
+	s := scales[32-lane:]
+	for j := range 8 {
+		putNibbles(lines[j*stride:], raw[8+16*j:])
+		s[16*j] = (raw[4+j/2]>>(j%2*4)&15 | byte(high>>(2*j)&3<<4)) - 32
+	}
+	le.PutUint16(scales, le.Uint16(raw))
+	return finiteHalf(raw)
+}
+
+func packMXFP4(scales, lines []byte, _ int, raw []byte) bool {
+	power := powerMXFP4(raw[0])
+	le.PutUint16(scales, power)
+	putNibbles(lines, raw[1:])
+	return power < overflowMXFP4
 }
 
 func packF32(_, lines []byte, _ int, raw []byte) bool {
