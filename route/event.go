@@ -28,9 +28,9 @@ type (
 		Held   []int
 		Linked []bool
 	}
-	// Done: the rows that the last Send wants are here.
+	// Done: the rows that the last Send wants are here, or the Refill is finished.
 	Done struct{ Epoch uint32 }
-	// Failed: the Open or Send of the epoch did not succeed.
+	// Failed: the Open, Send or Refill of the epoch did not succeed.
 	Failed struct {
 		Epoch uint32
 		Failure
@@ -86,6 +86,18 @@ type (
 		Want     int
 		Deadline time.Duration // for the first answer and between answers of frames
 	}
+	// Refill has one hop alone compute the tokens [Past, Past+Rows), which the others
+	// hold: the hop before gives it once more what it gave then, and for the first hop
+	// the head does. Answered by Done or Failed.
+	Refill struct {
+		Epoch    uint32
+		Seq      uint32 // of the first frame
+		Hop      int
+		Past     int
+		Rows     int
+		Chunk    int
+		Deadline time.Duration // as in Send
+	}
 	// Wait waits for a changed View, or gives a Tick at Until.
 	Wait struct{ Until time.Duration }
 	// Say tells the client.
@@ -112,6 +124,7 @@ const (
 
 func (Open) action()   {}
 func (Send) action()   {}
+func (Refill) action() {}
 func (Wait) action()   {}
 func (Say) action()    {}
 func (Return) action() {}
@@ -124,5 +137,5 @@ type Recovery struct {
 	Peer  p2p.PeerID
 	At    time.Duration // noticed
 	Took  time.Duration // until the interrupted step was answered
-	Rows  int           // computed again
+	Rows  int           // computed again, by the whole route or by those alone that lacked them
 }

@@ -16,11 +16,27 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 	if f.Code == wire.CodeTooLong {
 		return s.fail(fmt.Errorf("hop %d, %s: the session is longer than it accepts (%s)", f.Hop, f.Peer.Short(), codeText(f)))
 	}
-	if f.Code == wire.CodeCacheMiss && s.phase == sending && !s.cfg.Stateless {
+	filling := s.filling
+	s.filling = false
+	if filling && f.Code == wire.CodeCacheMiss {
+		// Whoever should have fed the hop did not keep enough, or the hop lost its
+		// cache once more. What is still under way has a Seq from before the next.
+		if f.Hop == s.fill {
+			s.held[f.Hop] = min(s.held[f.Hop], max(f.Held, 0))
+		}
+		s.plain, s.last = true, Send{}
+		return s.send(at)
+	}
+	if filling && f.Silent {
+		s.plain = true // who of the two was at fault can't be told: no second time
+	}
+	if f.Code == wire.CodeCacheMiss && s.phase == sending && !s.cfg.Stateless && f.Hop >= 0 && f.Hop < len(s.held) {
 		s.missed++
 		if s.misses++; s.misses <= maxMisses {
 			s.disturbed(at, f, "cache miss")
-			s.held = min(s.held, max(f.Held, 0))
+			s.held[f.Hop] = min(s.held[f.Hop], max(f.Held, 0))
+			// A second hop in one step: most likely all of them lost it.
+			s.plain = s.misses > 1
 			return s.send(at)
 		}
 		f.Text = "loses the session's cache again and again"

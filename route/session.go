@@ -41,10 +41,11 @@ type Config struct {
 }
 
 // Session is one chat request's life on the mesh: which route, from which
-// token, what after a failure. At most one Open, Send or Wait is outstanding.
+// token, what after a failure. At most one Open, Send, Refill or Wait is outstanding.
 //
 // Invariant: a Send's Past is never more than what every hop of its route has
-// reported or was seen to hold, and an epoch is never used for two routes.
+// reported or was seen to hold, or was refilled with, and an epoch is never used for
+// two routes.
 type Session struct {
 	cfg   Config
 	phase phase
@@ -57,13 +58,16 @@ type Session struct {
 
 	epoch    uint32
 	route    Route
-	held     int // tokens that every hop of the route holds
-	answered int // tokens whose step was answered, in any epoch
+	held     []int // tokens that each hop of the route holds
+	answered int   // tokens whose step was answered, in any epoch
 	seq      uint32
 	last     Send
 	step     *Forward
 	stepAt   time.Duration
-	misses   int // within the step
+	misses   int  // within the step
+	filling  bool // a Refill is outstanding
+	fill     int  // its hop
+	plain    bool // within the step: what is lacking goes through the whole route
 
 	lost       bool // looking for a route since lostAt
 	lostAt     time.Duration
@@ -85,7 +89,7 @@ const (
 	idle    phase = iota // nothing asked, no route
 	opening              // Open is outstanding
 	ready                // a route, nothing outstanding
-	sending              // Send is outstanding
+	sending              // Send or Refill is outstanding
 	waiting              // Wait is outstanding
 	failed               // for good
 )
@@ -177,9 +181,9 @@ func (s *Session) forward(at time.Duration, f Forward) []Action {
 	case f.Past < 0 || f.Past > s.answered || f.Tokens <= f.Past || f.Want < 0 || f.Want > f.Tokens-f.Past:
 		return s.fail(fmt.Errorf("a step of %d tokens, %d of them past (%d were answered), %d wanted", f.Tokens, f.Past, s.answered, f.Want))
 	}
-	s.step, s.stepAt, s.misses, s.last = &f, at, 0, Send{}
+	s.step, s.stepAt, s.misses, s.plain, s.last = &f, at, 0, false, Send{}
 	// What lies beyond Past belongs to tokens that the caller took back.
-	s.held = min(s.held, f.Past)
+	s.trust(f.Past)
 	if acts, moved := s.moveAway(at); moved {
 		return acts
 	}
@@ -204,7 +208,10 @@ func (s *Session) moveAway(at time.Duration) ([]Action, bool) {
 }
 
 func (s *Session) send(at time.Duration) []Action {
-	from, mode := s.held, wire.Prefill
+	from, mode := slices.Min(s.held), wire.Prefill
+	if i := s.lacking(); i >= 0 {
+		return s.refill(i, at)
+	}
 	if s.cfg.Stateless {
 		from, mode = 0, wire.Stateless
 	}
@@ -229,12 +236,47 @@ func (s *Session) send(at time.Duration) []Action {
 	s.last, s.phase = a, sending
 	var acts []Action
 	if again := s.step.Past - from; again > 0 && !s.cfg.Stateless {
-		if n := len(s.recoveries); n > 0 && len(s.recovering) > 0 {
-			s.recoveries[n-1].Rows += again
-		}
+		s.computed(again)
 		acts = append(acts, Say{SayReprefill, fmt.Sprintf("computing %d tokens again", again)})
 	}
 	return append(acts, a)
+}
+
+// lacking is the first hop that alone, or with some others, lacks tokens of the
+// past; -1 if none does, or all do: then they are computed by all at once.
+func (s *Session) lacking() int {
+	if s.plain || s.cfg.Stateless {
+		return -1
+	}
+	if slices.Max(s.held) < s.step.Past {
+		return -1
+	}
+	return slices.IndexFunc(s.held, func(n int) bool { return n < s.step.Past })
+}
+
+// refill gives a hop what it lacks. The step keeps its Seq: for the other hops
+// nothing has happened in between.
+func (s *Session) refill(i int, at time.Duration) []Action {
+	a := Refill{Epoch: s.epoch, Seq: s.seq + 1, Hop: i, Past: s.held[i], Rows: s.step.Past - s.held[i], Chunk: s.cfg.ChunkRows}
+	s.seq += uint32((a.Rows + a.Chunk - 1) / a.Chunk)
+	a.Deadline = s.deadline(Send{Mode: wire.Refill, Rows: a.Rows, Chunk: a.Chunk})
+	s.filling, s.fill, s.phase = true, i, sending
+	s.computed(a.Rows)
+	return []Action{Say{SayReprefill, fmt.Sprintf("%s computes %d tokens again", s.route.Hops[i].Peer.ID.Short(), a.Rows)}, a}
+}
+
+// computed counts rows to the present recovery.
+func (s *Session) computed(rows int) {
+	if n := len(s.recoveries); n > 0 && len(s.recovering) > 0 {
+		s.recoveries[n-1].Rows += rows
+	}
+}
+
+// trust takes back what hops hold beyond a number of tokens.
+func (s *Session) trust(n int) {
+	for i := range s.held {
+		s.held[i] = min(s.held[i], n)
+	}
 }
 
 func (s *Session) opened(at time.Duration, ev Opened) []Action {
@@ -247,10 +289,10 @@ func (s *Session) opened(at time.Duration, ev Opened) []Action {
 	if s.step != nil {
 		trust = s.step.Past
 	}
-	s.held = trust
+	s.held = slices.Clone(ev.Held)
+	s.trust(trust)
 	s.route.Hops = slices.Clone(s.route.Hops) // others may be reading the one that was told
-	for i, h := range ev.Held {
-		s.held = min(s.held, h)
+	for i := range ev.Held {
 		if i+1 < len(s.route.Hops) && !ev.Linked[i] && !s.route.Hops[i].Star {
 			s.route.Hops[i].Star = true
 			s.sever(s.route.Hops[i].Peer.ID, s.route.Hops[i+1].Peer.ID, at)
@@ -267,6 +309,10 @@ func (s *Session) opened(at time.Duration, ev Opened) []Action {
 
 func (s *Session) done(at time.Duration) []Action {
 	s.phase = ready
+	if s.filling {
+		s.filling, s.held[s.fill] = false, s.step.Past
+		return s.send(at)
+	}
 	if s.last.Mode == wire.Decode && len(s.recovering) == 0 {
 		if len(s.times) == keptTimes {
 			s.times = s.times[1:]
@@ -279,10 +325,10 @@ func (s *Session) done(at time.Duration) []Action {
 	if s.step.Past > 0 && s.misses == 0 && !s.cfg.Stateless {
 		s.hits++
 	}
-	s.answered, s.held, s.step = s.step.Tokens, s.step.Tokens, nil
-	if s.cfg.Stateless {
-		s.held = 0
+	for i := range s.held {
+		s.held[i] = s.step.Tokens
 	}
+	s.answered, s.step = s.step.Tokens, nil
 	if len(s.recovering) == 0 {
 		return []Action{Return{}}
 	}

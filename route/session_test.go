@@ -155,6 +155,8 @@ func show(a Action) string {
 		return fmt.Sprintf("open %d %v", a.Epoch, a.Route)
 	case Send:
 		return fmt.Sprintf("send %d seq %d %v past %d rows %d by %d want %d within %v", a.Epoch, a.Seq, a.Mode, a.Past, a.Rows, a.Chunk, a.Want, a.Deadline)
+	case Refill:
+		return fmt.Sprintf("refill %d seq %d hop %d past %d rows %d by %d within %v", a.Epoch, a.Seq, a.Hop, a.Past, a.Rows, a.Chunk, a.Deadline)
 	case Wait:
 		return fmt.Sprintf("wait until %v", a.Until)
 	case Say:

@@ -229,6 +229,8 @@ func (b *MeshBackend) drive(ctx context.Context, ev route.Event) error {
 			next, err = b.open(ctx, a)
 		case route.Send:
 			next, err = b.send(ctx, a)
+		case route.Refill:
+			next, err = b.refill(ctx, a)
 		case route.Wait:
 			if err = b.wait(ctx, a.Until); err == nil {
 				queue = append(queue, b.look()...)
@@ -281,12 +283,8 @@ func (b *MeshBackend) open(ctx context.Context, a route.Open) (route.Event, erro
 }
 
 func (b *MeshBackend) send(ctx context.Context, a route.Send) (route.Event, error) {
-	n := a.Rows * b.m.cfg.Hidden
-	if cap(b.x) < n {
-		b.x = make([]float32, n)
-	}
-	x := b.x[:n]
-	if err := b.m.cfg.Embed.Embed(b.ids[a.Past:a.Past+a.Rows], x); err != nil {
+	x, err := b.embed(a.Past, a.Rows)
+	if err != nil {
 		return nil, err
 	}
 	rows, err := b.circuit.Step(ctx, hop.Step{
@@ -303,6 +301,35 @@ func (b *MeshBackend) send(ctx context.Context, a route.Send) (route.Event, erro
 		b.inAtMark = b.circuit.BytesIn()
 	} else {
 		b.decodes++
+	}
+	return route.Done{Epoch: a.Epoch}, nil
+}
+
+// embed gives the embeddings of the tokens [past, past+rows), until the next call.
+func (b *MeshBackend) embed(past, rows int) ([]float32, error) {
+	n := rows * b.m.cfg.Hidden
+	if cap(b.x) < n {
+		b.x = make([]float32, n)
+	}
+	return b.x[:n], b.m.cfg.Embed.Embed(b.ids[past:past+rows], b.x[:n])
+}
+
+// refill has one hop compute what it lacks. The first gets embeddings; the tokens
+// are what the head keeps of what it sends.
+func (b *MeshBackend) refill(ctx context.Context, a route.Refill) (route.Event, error) {
+	var x []float32
+	if a.Hop == 0 {
+		var err error
+		if x, err = b.embed(a.Past, a.Rows); err != nil {
+			return nil, err
+		}
+	}
+	b.marked = nil // these rows are no decode steps
+	_, err := b.circuit.Step(ctx, hop.Step{
+		Seq: a.Seq, Mode: wire.Refill, Hop: a.Hop, Past: a.Past, Rows: a.Rows, Chunk: a.Chunk, X: x, Deadline: a.Deadline,
+	})
+	if err != nil {
+		return b.failed(ctx, a.Epoch, err)
 	}
 	return route.Done{Epoch: a.Epoch}, nil
 }

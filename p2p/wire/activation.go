@@ -7,6 +7,7 @@ const (
 	Prefill   CacheMode = 1 + iota // append rows; more than past_len is cut first
 	Decode                         // as Prefill, for the single row of a step
 	Stateless                      // neither reads nor writes the cache: all rows are here
+	Refill                         // append what the cache lacks of the rows, for this hop alone
 )
 
 func (m CacheMode) String() string {
@@ -17,6 +18,8 @@ func (m CacheMode) String() string {
 		return "decode"
 	case Stateless:
 		return "stateless"
+	case Refill:
+		return "refill"
 	}
 	return "unknown"
 }
@@ -69,7 +72,7 @@ func (f *Activation) parse(c *cursor) {
 
 func (f *Activation) check() *BadError {
 	switch {
-	case f.Mode < Prefill || f.Mode > Stateless:
+	case f.Mode < Prefill || f.Mode > Refill:
 		return bad(KindActivation, "cache", "mode %d is not known", f.Mode)
 	case f.Past > MaxTokens:
 		return bad(KindActivation, "past_len", "%d is over %d", f.Past, MaxTokens)
@@ -77,6 +80,8 @@ func (f *Activation) check() *BadError {
 		return bad(KindActivation, "past_len", "is %d in a stateless frame, which has no past", f.Past)
 	case f.Rows == 0:
 		return shape(KindActivation, "rows", "there are none")
+	case f.Mode == Refill && f.Want != 0:
+		return bad(KindActivation, "want", "is %d in a refill, whose rows go nowhere", f.Want)
 	case f.Want > f.Rows:
 		return bad(KindActivation, "want", "%d of %d rows", f.Want, f.Rows)
 	}
@@ -139,6 +144,49 @@ func checkShape(k Kind, rows, hidden uint32, t DType, payload []byte) *BadError 
 	}
 	if want := int(rows) * int(hidden) * t.Size(); want != len(payload) {
 		return shape(k, "payload", "%d bytes, but %d rows of %d %v are %d", len(payload), rows, hidden, t, want)
+	}
+	return nil
+}
+
+// Resend asks a hop for rows that it gave away before, as it kept them: they go
+// where its output goes, in an Activation of mode Refill to the next hop or, where
+// the head forwards, in a Result to the head.
+type Resend struct {
+	Session  SessionID
+	Epoch    uint32
+	Seq      uint32 // of the Activation or Result that carries them
+	Past     uint32 // position of the first row
+	Rows     uint32
+	Deadline uint32 // ms until nobody waits any more
+}
+
+func (*Resend) Kind() Kind { return KindResend }
+
+func (f *Resend) append(b []byte) []byte {
+	b = begin(b, KindResend)
+	b = appendBin(b, f.Session[:])
+	b = appendU32(b, f.Epoch)
+	b = appendU32(b, f.Seq)
+	b = appendU32(b, f.Past)
+	b = appendU32(b, f.Rows)
+	return appendU32(b, f.Deadline)
+}
+
+func (f *Resend) parse(c *cursor) {
+	c.fixed("session", f.Session[:])
+	f.Epoch = c.u32("epoch")
+	f.Seq = c.u32("seq")
+	f.Past = c.u32("past_len")
+	f.Rows = c.u32("rows")
+	f.Deadline = c.u32("deadline")
+}
+
+func (f *Resend) check() *BadError {
+	switch {
+	case f.Past > MaxTokens:
+		return bad(KindResend, "past_len", "%d is over %d", f.Past, MaxTokens)
+	case f.Rows == 0 || f.Rows > MaxRows:
+		return bad(KindResend, "rows", "%d is not in 1 to %d", f.Rows, MaxRows)
 	}
 	return nil
 }

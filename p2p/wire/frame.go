@@ -25,6 +25,7 @@ const (
 	KindLeaving
 	KindClose
 	KindError
+	KindResend
 
 	KindOfferRequest Kind = 16
 	KindOfferAnswer  Kind = 17
@@ -33,7 +34,7 @@ const (
 var kindNames = map[Kind]string{
 	KindOpen: "OPEN", KindReady: "READY", KindActivation: "ACTIVATION", KindResult: "RESULT",
 	KindCredit: "CREDIT", KindPing: "PING", KindLeaving: "LEAVING", KindClose: "CLOSE",
-	KindError: "ERROR", KindOfferRequest: "OFFER_REQUEST", KindOfferAnswer: "OFFER_ANSWER",
+	KindError: "ERROR", KindResend: "RESEND", KindOfferRequest: "OFFER_REQUEST", KindOfferAnswer: "OFFER_ANSWER",
 }
 
 func (k Kind) String() string {
@@ -44,7 +45,7 @@ func (k Kind) String() string {
 }
 
 // Frame is any of the structs with a Kind: the frames of a session (*Open to
-// *Error) and those of an offer stream (*OfferRequest, *OfferAnswer).
+// *Resend) and those of an offer stream (*OfferRequest, *OfferAnswer).
 type Frame interface {
 	Kind() Kind
 	append(dst []byte) []byte
@@ -180,6 +181,8 @@ func newFrame(k Kind) Frame {
 		return new(Close)
 	case KindError:
 		return new(Error)
+	case KindResend:
+		return new(Resend)
 	case KindOfferRequest:
 		return new(OfferRequest)
 	case KindOfferAnswer:
@@ -210,6 +213,8 @@ func (k Kind) elements() int {
 		return 4
 	case KindError:
 		return 9
+	case KindResend:
+		return 7
 	}
 	return 0
 }

@@ -85,7 +85,13 @@ type flight struct {
 	act   wire.Activation // without payload
 	at    time.Time
 	until time.Duration
+	hop   int // to fill, with Refill
 	seen  int // hops whose result came back
+}
+
+// left is the time that a flight still has, in ms.
+func (fl *flight) left() uint32 {
+	return uint32(max(1, (fl.until - time.Since(fl.at)).Milliseconds()))
 }
 
 type forwarding struct {
@@ -394,7 +400,12 @@ func (c *Circuit) result(l *leg, f *wire.Result, nonsense func(wire.Code, string
 		return c.took(l, size)
 	case fl == nil:
 		return nonsense(wire.CodeBadFrame, fmt.Sprintf("a RESULT of step %d, which was not asked", f.Seq))
-	case !last && !l.star:
+	case fl.act.Mode == wire.Refill && l.i != fl.hop && l.i != fl.hop-1:
+		return nonsense(wire.CodeBadFrame, "a RESULT from a hop that has no part in the refill")
+	case fl.act.Mode == wire.Refill: // ends at its hop, as a step does at the last
+		last = l.i == fl.hop
+	}
+	if !last && !l.star {
 		return nonsense(wire.CodeBadFrame, "a RESULT from the middle of a chain")
 	}
 	want := fl.act.Rows
@@ -465,7 +476,7 @@ func (c *Circuit) sendTo(ctx context.Context, l *leg, fl *flight, x []float32) e
 		return err
 	}
 	a := fl.act
-	a.Deadline = uint32(max(1, (fl.until - time.Since(fl.at)).Milliseconds()))
+	a.Deadline = fl.left()
 	a.Payload = payload
 	return l.c.send(ctx, &a, len(payload))
 }

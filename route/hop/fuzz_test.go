@@ -31,6 +31,13 @@ func FuzzSession(f *testing.F) {
 	f.Add(frame(&wire.Credit{Session: sid, Epoch: 1, Bytes: 0xffffffff}), false)
 	f.Add(frame(&wire.Error{Session: sid, Epoch: 1, Code: wire.CodeInternal}), false)
 	f.Add(frame(open()), false)
+	resend := &wire.Resend{Session: sid, Epoch: 1, Seq: 9, Rows: 3, Deadline: 1000}
+	f.Add(frame(resend), false)
+	f.Add(frame(resend), true)
+	fill := step(9, 0, 3)
+	fill.Mode, fill.Want = wire.Refill, 0
+	f.Add(frame(fill), false)
+	f.Add(append(frame(fill), good...), true)
 	f.Fuzz(func(t *testing.T, data []byte, link bool) {
 		synctest.Test(t, func(t *testing.T) {
 			w := hoptest.NewWorld(t, layers, hidden)

@@ -11,6 +11,7 @@ import (
 // counters are a Server's figures since its start.
 type counters struct {
 	opened, steps, rows, micros, repeats atomic.Uint64
+	resent, refilled                     atomic.Uint64     // rows
 	refused                              [32]atomic.Uint64 // by code
 }
 
@@ -29,12 +30,15 @@ var (
 	descRows     = prometheus.NewDesc("meshnet_hop_rows_total", "Rows computed.", nil, nil)
 	descSeconds  = prometheus.NewDesc("meshnet_hop_compute_seconds_total", "Time spent computing them.", nil, nil)
 	descRepeats  = prometheus.NewDesc("meshnet_hop_repeats_total", "Repeated steps answered from memory.", nil, nil)
+	descKept     = prometheus.NewDesc("meshnet_hop_kept_bytes", "Output kept to feed a hop that takes the next one's place, at most KeepBytes.", nil, nil)
+	descResent   = prometheus.NewDesc("meshnet_hop_rows_resent_total", "Kept rows given once more, not computed.", nil, nil)
+	descRefilled = prometheus.NewDesc("meshnet_hop_rows_refilled_total", "Rows computed for this peer alone, in place of a hop that was lost.", nil, nil)
 	descRefused  = prometheus.NewDesc("meshnet_hop_refused_total", "Openings and steps refused, by code.", []string{"code"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSessions, descOpened, descParked, descWaiting, descSteps, descRows, descSeconds, descRepeats, descRefused} {
+	for _, d := range []*prometheus.Desc{descSessions, descOpened, descParked, descWaiting, descSteps, descRows, descSeconds, descRepeats, descKept, descResent, descRefilled, descRefused} {
 		ch <- d
 	}
 }
@@ -56,6 +60,9 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	count(descRows, float64(s.count.rows.Load()))
 	count(descSeconds, float64(s.count.micros.Load())/1e6)
 	count(descRepeats, float64(s.count.repeats.Load()))
+	gauge(descKept, float64(s.keep.bytes()))
+	count(descResent, float64(s.count.resent.Load()))
+	count(descRefilled, float64(s.count.refilled.Load()))
 	for code := range s.count.refused {
 		if n := s.count.refused[code].Load(); n > 0 {
 			count(descRefused, float64(n), wire.Code(code).String())

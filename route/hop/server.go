@@ -34,6 +34,11 @@ type ServerConfig struct {
 	SessionsPerHead int
 	NewPerSecond    float64
 	NewBurst        int
+
+	// KeepSession and KeepBytes bound the bytes of its output that the peer keeps for
+	// a session and in all, to feed a hop that takes the next one's place; 0: the
+	// constants of these names, negative: it keeps nothing.
+	KeepSession, KeepBytes int64
 }
 
 func (c *ServerConfig) validate() error {
@@ -68,6 +73,7 @@ type Server struct {
 	log   *slog.Logger
 	loop  *loop
 	count counters
+	keep  *keeper
 
 	mu       sync.Mutex
 	sessions map[wire.SessionID]*session
@@ -108,7 +114,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		cfg.NewBurst = 8
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, loop: newLoop(cfg.Engine),
+		cfg: cfg, log: cfg.Logger, loop: newLoop(cfg.Engine), keep: newKeeper(cfg.KeepSession, cfg.KeepBytes),
 		sessions: map[wire.SessionID]*session{}, changed: make(chan struct{}),
 		buckets: map[string]bucket{}, beats: map[p2p.PeerID]int{}, streams: map[p2p.Stream]struct{}{},
 		stop: make(chan struct{}), swept: make(chan struct{}),
@@ -333,6 +339,7 @@ func (s *Server) forget(ss *session) {
 	s.mu.Unlock()
 	if mine {
 		s.cfg.Cache.Drop(ss.open.Session)
+		s.keep.forget(ss.open.Session)
 	}
 }
 

@@ -52,6 +52,7 @@ type session struct {
 	inbox  []item
 	full   chan struct{} // something is in the inbox
 
+	kept  *kept // the worker's; nil after the last layer
 	saved saved // the worker's; taken over by a later epoch over the same layers
 
 	lastSeq              atomic.Uint32
@@ -62,6 +63,7 @@ type session struct {
 // item is an activation on its way from a reader to the worker.
 type item struct {
 	act  *wire.Activation // without its payload
+	ask  *wire.Resend     // instead of all but from and at
 	x    []float32
 	size int // bytes of payload
 	wire int // bytes of the whole frame
@@ -164,6 +166,9 @@ func (ss *session) admit(old *session) (held int, no *refusal) {
 		if old.open.Start == ss.open.Start && old.open.End == ss.open.End {
 			ss.saved = old.saved
 		}
+	}
+	if int(ss.open.End) < ss.srv.cfg.Layers {
+		ss.kept = ss.srv.keep.of(ss.open)
 	}
 	return ss.makeRoom()
 }
@@ -269,6 +274,11 @@ func (ss *session) read(c *conn, head bool) error {
 				ss.tell(wire.Error{Seq: f.Seq, Code: wire.CodeBadFrame, Peer: accused, Text: err.Error()})
 				return toldError{err}
 			}
+		case *wire.Resend:
+			if err := ss.asked(c, f, head); err != nil {
+				ss.tell(wire.Error{Seq: f.Seq, Code: wire.CodeBadFrame, Peer: accused, Text: err.Error()})
+				return toldError{err}
+			}
 		case *wire.Credit:
 			c.credited(f.Bytes)
 		case *wire.Ping:
@@ -314,12 +324,25 @@ func (ss *session) take(c *conn, f *wire.Activation, accused string) error {
 		return refuse(code, fmt.Sprintf("%d rows of %d", f.Rows, f.Hidden))
 	}
 	f.Payload = nil
+	return ss.queue(item{act: f, x: x, size: size, wire: c.r.FrameBytes(), from: c, at: time.Now()})
+}
+
+// asked checks a head's RESEND and puts it into the inbox.
+func (ss *session) asked(c *conn, f *wire.Resend, head bool) error {
+	if !head || f.Session != ss.open.Session || f.Epoch != ss.open.Epoch {
+		return errors.New("RESEND out of place")
+	}
+	return ss.queue(item{ask: f, from: c, at: time.Now()})
+}
+
+// queue puts an item into the inbox.
+func (ss *session) queue(it item) error {
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	if len(ss.inbox) >= maxInbox {
 		return errors.New("too many frames wait")
 	}
-	ss.inbox = append(ss.inbox, item{act: f, x: x, size: size, wire: c.r.FrameBytes(), from: c, at: time.Now()})
+	ss.inbox = append(ss.inbox, it)
 	select {
 	case ss.full <- struct{}{}:
 	default:

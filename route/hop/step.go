@@ -15,10 +15,11 @@ import (
 type Step struct {
 	Seq      uint32 // of the first frame; the others follow
 	Mode     wire.CacheMode
+	Hop      int // with Refill: the hop to fill, by the head if it is the first, or else by the hop before
 	Past     int
 	Rows     int
 	Chunk    int       // rows in a frame
-	X        []float32 // Rows x hidden; unchanged until Step returns
+	X        []float32 // Rows x hidden, unchanged until Step returns; none to fill a later hop than the first
 	Want     int       // last rows whose result is wanted
 	Deadline time.Duration
 }
@@ -33,7 +34,14 @@ const linkGrace = 2 * time.Second
 // is of no more use than to be closed; after a cache miss the next Step may begin.
 func (c *Circuit) Step(ctx context.Context, st Step) ([]float32, error) {
 	hidden := c.req.Hidden
-	if st.Rows <= 0 || st.Chunk <= 0 || len(st.X) != st.Rows*hidden || st.Want < 0 || st.Want > st.Rows {
+	values := st.Rows * hidden
+	switch {
+	case st.Mode != wire.Refill && st.Hop != 0, st.Hop < 0 || st.Hop >= len(c.legs):
+		return nil, fmt.Errorf("step: hop %d of %d to fill", st.Hop, len(c.legs))
+	case st.Hop > 0:
+		values = 0
+	}
+	if st.Rows <= 0 || st.Chunk <= 0 || len(st.X) != values || st.Want < 0 || st.Want > st.Rows {
 		return nil, fmt.Errorf("step of %d rows, %d values of %d, %d wanted", st.Rows, len(st.X), hidden, st.Want)
 	}
 	if !wire.Finite(st.X) {
@@ -81,7 +89,7 @@ func (c *Circuit) sendFrame(ctx context.Context, st Step, i int) bool {
 			Past: uint32(st.Past + from), Rows: uint32(to - from), Want: uint32(want),
 			DType: c.req.DType, Hidden: uint32(c.req.Hidden),
 		},
-		at: time.Now(), until: st.Deadline + linkGrace,
+		hop: st.Hop, at: time.Now(), until: st.Deadline + linkGrace,
 	}
 	if st.Mode == wire.Stateless {
 		fl.act.Past = 0
@@ -89,10 +97,16 @@ func (c *Circuit) sendFrame(ctx context.Context, st Step, i int) bool {
 	c.mu.Lock()
 	c.flights[fl.act.Seq] = fl
 	c.mu.Unlock()
-	l := c.legs[0]
-	err := c.sendTo(ctx, l, fl, st.X[from*c.req.Hidden:to*c.req.Hidden])
+	l, err := c.legs[max(0, st.Hop-1)], error(nil)
+	if st.Hop > 0 {
+		err = l.c.write(&wire.Resend{
+			Session: c.req.Session, Epoch: c.req.Epoch, Seq: fl.act.Seq, Past: fl.act.Past, Rows: fl.act.Rows, Deadline: fl.left(),
+		}, 0)
+	} else {
+		err = c.sendTo(ctx, l, fl, st.X[from*c.req.Hidden:to*c.req.Hidden])
+	}
 	if err != nil && ctx.Err() == nil {
-		c.breakLeg(l, &Error{Hop: 0, Peer: l.hop.Peer.ID, Side: Local, Err: err})
+		c.breakLeg(l, &Error{Hop: l.i, Peer: l.hop.Peer.ID, Side: Local, Err: err})
 	}
 	return err == nil
 }
@@ -124,7 +138,7 @@ func (c *Circuit) await(ctx context.Context, st Step, frames int, slots chan str
 		case <-ctx.Done():
 			return nil, fmt.Errorf("step: %w", context.Cause(ctx))
 		case <-timer.C:
-			late := c.late(ctx, st.Seq+uint32(done), graced)
+			late := c.late(ctx, st, st.Seq+uint32(done), graced)
 			if late != nil {
 				return nil, late
 			}
@@ -189,7 +203,7 @@ func (c *Circuit) judge(ctx context.Context, link *Error) *Error {
 }
 
 // late decides after a deadline who is to blame; nil asks for a little more time.
-func (c *Circuit) late(ctx context.Context, seq uint32, graced bool) *Error {
+func (c *Circuit) late(ctx context.Context, st Step, seq uint32, graced bool) *Error {
 	if dead := c.ping(ctx); dead != nil {
 		return dead
 	}
@@ -201,6 +215,9 @@ func (c *Circuit) late(ctx context.Context, seq uint32, graced bool) *Error {
 			stuck = l
 			break
 		}
+	}
+	if st.Mode == wire.Refill { // no hop counts it as a step
+		stuck = c.legs[st.Hop]
 	}
 	if !graced {
 		return nil

@@ -14,11 +14,15 @@ import (
 // work applies the inbox's frames in the order of their arrival until the session
 // ends. It is the session's one worker: only it touches the cache entry.
 func (ss *session) work() {
-	var seen uint32 // highest Seq of this epoch
+	var seen uint32 // highest Seq applied in this epoch
 	for {
 		it, ok := ss.get()
 		if !ok {
 			return
+		}
+		if it.ask != nil {
+			ss.resend(it)
+			continue
 		}
 		// Credit goes back now, not after computing: the inbox is what it bounds.
 		if it.from.taken(it.size, ss.open.Session, ss.open.Epoch) != nil {
@@ -26,13 +30,16 @@ func (ss *session) work() {
 		}
 		a := it.act
 		switch {
+		case a.Mode == wire.Refill:
+			ss.refill(it)
+			continue
 		case a.Mode != wire.Stateless && ss.saved.x != nil && a.Seq == ss.saved.seq:
 			ss.again(it)
 		case a.Seq <= seen:
 			ss.tell(wire.Error{Seq: a.Seq, Code: wire.CodeBadFrame, Text: fmt.Sprintf("step %d after step %d", a.Seq, seen)})
 			continue
-		default:
-			ss.apply(it)
+		case !ss.apply(it):
+			continue // refused: it may come again when what it lacked is here
 		}
 		seen = max(seen, a.Seq)
 	}
@@ -73,14 +80,14 @@ func (ss *session) again(it item) {
 }
 
 // apply does one step: computes and delivers it, or refuses it with nothing changed.
-func (ss *session) apply(it item) {
+func (ss *session) apply(it item) bool {
 	a := it.act
 	switch {
 	case a.Past+a.Rows > ss.open.MaxLen:
 		ss.tell(wire.Error{Seq: a.Seq, Code: wire.CodeTooLong, Text: fmt.Sprintf("%d tokens, %d were declared", a.Past+a.Rows, ss.open.MaxLen)})
-		return
+		return false
 	case ss.linkBroken():
-		return // the head knows, and opens another epoch
+		return false // the head knows, and opens another epoch
 	}
 	ctx, cancel := context.WithDeadlineCause(ss.ctx, it.deadline(), errLate)
 	defer cancel()
@@ -93,18 +100,27 @@ func (ss *session) apply(it item) {
 	}
 	if err != nil {
 		ss.explain(a, err)
-		return
+		return false
 	}
+	if a.Mode != wire.Stateless {
+		ss.keepRows(int(a.Past), it.x)
+	}
+	ss.applied(it, int(a.Rows), micros)
+	ss.lastSeq.Store(a.Seq)
+	ss.deliver(it, it.x)
+	return true
+}
+
+// applied counts a frame.
+func (ss *session) applied(it item, rows int, micros int64) {
 	ss.frames.Add(1)
 	ss.in.Add(uint64(it.wire))
-	ss.rows.Add(uint64(a.Rows))
+	ss.rows.Add(uint64(rows))
 	ss.micros.Add(uint64(micros))
 	count := &ss.srv.count
 	count.steps.Add(1)
-	count.rows.Add(uint64(a.Rows))
+	count.rows.Add(uint64(rows))
 	count.micros.Add(uint64(micros))
-	ss.lastSeq.Store(a.Seq)
-	ss.deliver(it, it.x)
 }
 
 var errLate = errors.New("past the step's deadline")

@@ -28,6 +28,7 @@ type World struct {
 	Hidden int
 	Dir    *Directory
 	Cache  cache.Config // of peers that join from now on
+	Keep   int64        // their bound of kept output a session; 0: the default
 	Log    *slog.Logger
 
 	mu     sync.Mutex // of what follows
@@ -70,7 +71,7 @@ func (w *World) Join(id p2p.PeerID, start, end int) *Volunteer {
 	v.Server, err = hop.NewServer(hop.ServerConfig{
 		Engine: v.Engine, Cache: store, Streamer: peer, Hearts: v.Hearts, Model: Model,
 		Start: start, End: end, Layers: w.Layers, Hidden: w.Hidden, MaxLen: 8192, Logger: w.Log.With("peer", id),
-		NewBurst: 1000,
+		NewBurst: 1000, KeepSession: w.Keep,
 	})
 	if err != nil {
 		w.T.Fatal(err)
