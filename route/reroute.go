@@ -23,6 +23,8 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 		// cache once more. What is still under way has a Seq from before the next.
 		if f.Hop == s.fill {
 			s.held[f.Hop] = min(s.held[f.Hop], max(f.Held, 0))
+		} else {
+			s.computed(s.held[s.fill] - s.step.Past) // nothing was: it keeps all or none
 		}
 		s.plain, s.last = true, Send{}
 		return s.send(at)

@@ -1,6 +1,7 @@
 package head_test
 
 import (
+	"fmt"
 	"maps"
 	"sync"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshnet/meshnet/p2p"
+	"github.com/meshnet/meshnet/p2p/p2ptest"
 	"github.com/meshnet/meshnet/p2p/wire"
 	"github.com/meshnet/meshnet/route"
 	"github.com/meshnet/meshnet/route/hop"
@@ -225,6 +227,9 @@ func TestNotKept(t *testing.T) {
 				r.w.Kill("b")
 				n := len(r.c.ids)
 				r.c.step()
+				if recs := r.c.b.Stats().Recoveries; len(recs) != 1 || recs[0].RowsReplayed != n-1 {
+					t.Errorf("recoveries %+v, want one of %d rows", recs, n-1)
+				}
 				if rows := r.m.read(); rows["a"] != n || rows["b2"] != n || rows["c"] != n {
 					t.Errorf("rows %v, want %d for all", rows, n)
 				}
@@ -248,6 +253,28 @@ func TestNotKept(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestEveryRefillFrame disturbs a recovery at every frame of it, on every link that
+// it uses: the answer is the same.
+func TestEveryRefillFrame(t *testing.T) {
+	for _, l := range [][2]p2p.PeerID{{"head", "a"}, {"head", "b2"}, {"a", "b2"}, {"b2", "head"}, {"b2", "c"}, {"b2", "a"}, {"a", "head"}} {
+		for _, do := range []p2ptest.Action{p2ptest.ResetBefore, p2ptest.ResetMiddle, p2ptest.ResetAfter, p2ptest.Drop} {
+			for nth := 1; nth <= 5; nth++ {
+				for _, star := range []bool{false, true} {
+					t.Run(fmt.Sprintf("%s to %s, action %d, frame %d, star %v", l[0], l[1], do, nth, star), func(t *testing.T) {
+						synctest.Test(t, func(t *testing.T) {
+							r := newRefilled(t, "2", 0, false, star)
+							defer r.close()
+							r.w.Kill("b")
+							r.w.Net.Fault(p2ptest.Fault{From: l[0], To: l[1], Protocol: p2p.ActivationProtocol, Nth: nth, Do: do})
+							r.c.steps(3)
+						})
+					})
+				}
+			}
+		}
+	}
 }
 
 // TestKeptIsFreed: what hops keep is gone with the session.

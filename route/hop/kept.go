@@ -8,9 +8,11 @@ import (
 
 const (
 	// KeepSession and KeepBytes bound what a peer keeps of its own output: 4096 rows
-	// of 4096 values a session, and eight such sessions.
+	// of 4096 values a session, and eight such sessions, but in all never more than
+	// the keepShare-th part of what its cache may hold.
 	KeepSession = 64 << 20
 	KeepBytes   = 512 << 20
+	keepShare   = 4
 
 	keepBlock = 64 << 10 // kept rows are allocated by this much, or by a row
 )
@@ -40,12 +42,12 @@ type kept struct {
 	gone   bool // under in.mu
 }
 
-func newKeeper(session, total int64) *keeper {
+func newKeeper(session, total, cache int64) *keeper {
 	if session == 0 {
 		session = KeepSession
 	}
 	if total == 0 {
-		total = KeepBytes
+		total = min(KeepBytes, cache/keepShare)
 	}
 	return &keeper{session: session, total: total, m: map[wire.SessionID]*kept{}}
 }

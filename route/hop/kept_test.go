@@ -11,8 +11,9 @@ import (
 // TestKeptTwin: over random puts of several sessions, what is given is what a plain
 // slice would give, and the bytes stay within both bounds.
 func TestKeptTwin(t *testing.T) {
-	const row, session, total = 12, 3 * (keepBlock / 12 * 12), 5 * (keepBlock / 12 * 12)
-	k := newKeeper(session, total)
+	const row, block = 12, keepBlock / 12 * 12
+	const session, total = 3 * block, 5 * block
+	k := newKeeper(session, total, 0)
 	rng := rand.New(rand.NewPCG(1, 2))
 	twin := map[byte][]byte{}
 	open := func(id byte) *kept {
@@ -31,8 +32,17 @@ func TestKeptTwin(t *testing.T) {
 		}
 		e.put(past, data)
 		want := []byte(nil)
-		if past*row <= len(plain) && e.rows > 0 {
+		if past*row <= len(plain) {
 			want = append(plain[:past*row:past*row], data...)
+		}
+		used := 0 // in whole blocks; each session by itself and with the others
+		for other, rows := range twin {
+			if other != id {
+				used += (len(rows) + block - 1) / block * block
+			}
+		}
+		if own := (len(want) + block - 1) / block * block; own > session || own > (len(plain)+block-1)/block*block && used+own > total {
+			want = nil
 		}
 		twin[id] = want
 		if e.rows != len(want)/row {

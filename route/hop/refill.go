@@ -30,6 +30,10 @@ func (ss *session) resend(it item) {
 		ss.tell(wire.Error{Seq: q.Seq, Code: wire.CodeBadFrame, Text: "the last hop gives no rows to others"})
 		return
 	}
+	if int(q.Rows)*ss.kept.row > wire.MaxFrame-wire.MaxHeader {
+		ss.tell(wire.Error{Seq: q.Seq, Code: wire.CodeBadFrame, Text: fmt.Sprintf("%d rows are more than a frame holds", q.Rows)})
+		return
+	}
 	data, have := ss.kept.get(int(q.Past), int(q.Rows))
 	if data == nil {
 		ss.tell(wire.Error{Seq: q.Seq, Code: wire.CodeCacheMiss, Held: uint32(have), Text: fmt.Sprintf("%d rows are kept", have)})

@@ -126,7 +126,15 @@ func TestResend(t *testing.T) {
 		if e, _ := ask(9, 0, 1).(*wire.Error); e == nil || e.Code != wire.CodeCacheMiss || e.Held != 0 {
 			t.Errorf("over the bound: %+v", e)
 		}
-		// From another peer than the head it is no frame.
+		o = open()
+		o.End, o.Epoch, o.Session = 4, 1, wire.SessionID{4}
+		wide, _ := ready(w, "head", "q", o)
+		defer wide.s.Close()
+		wide.send(&wire.Resend{Session: o.Session, Epoch: 1, Seq: 1, Rows: wire.MaxRows})
+		if c := wide.code(); c != wire.CodeCacheMiss {
+			t.Errorf("RESEND of rows that were never there: %v", c)
+		}
+		// An old one, or one from another peer than the head, is no frame.
 		r.send(&wire.Resend{Session: sid, Epoch: 1, Seq: 10, Rows: 1})
 		if c := r.code(); c != wire.CodeBadFrame {
 			t.Errorf("RESEND of an old epoch: %v", c)

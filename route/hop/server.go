@@ -37,7 +37,7 @@ type ServerConfig struct {
 
 	// KeepSession and KeepBytes bound the bytes of its output that the peer keeps for
 	// a session and in all, to feed a hop that takes the next one's place; 0: the
-	// constants of these names, negative: it keeps nothing.
+	// constants of these names, or less with a small cache; negative: it keeps nothing.
 	KeepSession, KeepBytes int64
 }
 
@@ -114,7 +114,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		cfg.NewBurst = 8
 	}
 	s := &Server{
-		cfg: cfg, log: cfg.Logger, loop: newLoop(cfg.Engine), keep: newKeeper(cfg.KeepSession, cfg.KeepBytes),
+		cfg: cfg, log: cfg.Logger, loop: newLoop(cfg.Engine), keep: newKeeper(cfg.KeepSession, cfg.KeepBytes, cfg.Cache.Stats().MaxBytes),
 		sessions: map[wire.SessionID]*session{}, changed: make(chan struct{}),
 		buckets: map[string]bucket{}, beats: map[p2p.PeerID]int{}, streams: map[p2p.Stream]struct{}{},
 		stop: make(chan struct{}), swept: make(chan struct{}),
