@@ -71,5 +71,22 @@ func (a *API) Kill() {
 	<-a.proc.done
 }
 
+// Stop asks the process to leave with SIGTERM and waits for its end.
+func (a *API) Stop(ctx context.Context) error {
+	a.proc.signal(syscall.SIGTERM)
+	select {
+	case <-a.proc.done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%s has not ended yet: %w", a.head.Name, ctx.Err())
+	}
+}
+
+// PID is the process's.
+func (a *API) PID() int { return a.proc.cmd.Process.Pid }
+
+// LogPath is where its log goes.
+func (a *API) LogPath() string { return a.log }
+
 // LogTail is the last few kilobytes of its log.
 func (a *API) LogTail() string { return Tail(a.log, 4<<10) }

@@ -83,6 +83,12 @@ func (m *Mesh) FreeHead(name string) (*Head, error) {
 	}
 }
 
+// Status asks the process that runs as this head. Its sessions are a line a hop.
+func (h *Head) Status(ctx context.Context) (*Status, error) {
+	var s Status
+	return &s, h.mesh.call(ctx, h.Name, "GET", "/status", nil, &s)
+}
+
 // Args is a whole command line of a verb that needs no mesh, the binary first.
 func (m *Mesh) Args(verb string, args ...string) []string {
 	return append([]string{m.cfg.Binary, verb, "--model", m.cfg.Model, "--threads", strconv.Itoa(m.cfg.Threads)}, args...)

@@ -283,6 +283,7 @@ type Status struct {
 	Holes    [][2]int `json:"holes"`
 	Sessions []struct {
 		Session  string `json:"session"`
+		Peer     string `json:"peer"` // who holds the layers
 		Start    int    `json:"start"`
 		End      int    `json:"end"`
 		Epoch    int    `json:"epoch"`
@@ -298,6 +299,13 @@ type Status struct {
 func (n *Node) Status(ctx context.Context) (*Status, error) {
 	var s Status
 	return &s, n.call(ctx, "GET", "/status", nil, &s)
+}
+
+// Metrics is what the node says of itself to Prometheus, in its text form.
+func (n *Node) Metrics(ctx context.Context) ([]byte, error) {
+	var text []byte
+	err := n.call(ctx, "GET", "/metrics", nil, &text)
+	return text, err
 }
 
 // WaitRows returns when the node has computed that many rows for a session, ever.
@@ -320,9 +328,14 @@ func (n *Node) WaitRows(ctx context.Context, rows uint64) error {
 }
 
 func (n *Node) call(ctx context.Context, method, path string, body io.Reader, out any) error {
-	socket := filepath.Join(n.mesh.home, "nodes", n.Name, "control.sock")
+	return n.mesh.call(ctx, n.Name, method, path, body, out)
+}
+
+// call asks a node or head over its control socket.
+func (m *Mesh) call(ctx context.Context, name, method, path string, body io.Reader, out any) error {
+	socket := filepath.Join(m.home, "nodes", name, "control.sock")
 	if err := callSocket(ctx, socket, method, path, body, out); err != nil {
-		return fmt.Errorf("%s: %w", n.Name, err)
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }
@@ -357,7 +370,11 @@ func callSocket(ctx context.Context, socket, method, path string, body io.Reader
 	if resp.StatusCode != http.StatusOK {
 		return fmt.Errorf("%s %s: %s", method, path, bytes.TrimSpace(b))
 	}
-	if out == nil {
+	switch out := out.(type) {
+	case nil:
+		return nil
+	case *[]byte:
+		*out = b
 		return nil
 	}
 	return json.Unmarshal(b, out)

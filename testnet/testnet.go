@@ -390,6 +390,9 @@ func (m *Mesh) Add(ctx context.Context, layers string) (*Node, error) {
 	return n, n.WaitOnline(ctx)
 }
 
+// Prepare is Add without the start: Restart brings the node up.
+func (m *Mesh) Prepare(layers string) (*Node, error) { return m.addNode(layers) }
+
 // Close ends every process, at once, and the relay. It is safe to call again.
 func (m *Mesh) Close() {
 	m.procs.closeAll()
