@@ -48,8 +48,10 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 	if stood {
 		s.disturbed(at, f, cause)
 		// A full peer did nothing wrong: sessions take turns there.
-		if f.Code != wire.CodeBusy {
-			if err := s.spend(f, cause); err != nil {
+		if f.Code == wire.CodeBusy {
+			s.retries = 0
+		} else {
+			if err := s.spend(at, f, cause); err != nil {
 				return s.fail(err)
 			}
 		}
@@ -114,17 +116,31 @@ func codeText(f Failure) string {
 	return f.Code.String()
 }
 
+// spent are the re-routes of one range of layers since a step was answered.
+type spent struct {
+	n    int           // not forgiven
+	last time.Duration // when n changed
+}
+
 // spend takes a re-route from the budgets.
-func (s *Session) spend(f Failure, cause string) error {
+func (s *Session) spend(at time.Duration, f Failure, cause string) error {
 	span := [2]int{0, s.cfg.Layers}
 	if f.Hop >= 0 && f.Hop < len(s.route.Hops) {
 		span = [2]int{s.route.Hops[f.Hop].Start, s.route.Hops[f.Hop].End}
 	}
+	b := s.spans[span]
+	if gone := int((at - b.last) / forgiveAfter); gone > 0 {
+		b.n, b.last = max(b.n-gone, 0), at
+	}
+	if b.n == 0 {
+		b.last = at
+	}
+	b.n++
+	s.spans[span] = b
 	s.reroutes++
-	s.spans[span]++
-	if s.reroutes > maxReroutes || s.spans[span] > maxSpanReroutes {
-		return fmt.Errorf("gave up after %d re-routes, %d of them for layers %d to %d; the last: %s, %s",
-			s.reroutes-1, s.spans[span]-1, span[0], span[1]-1, f.Peer.Short(), cause)
+	if s.reroutes > maxReroutes || b.n > maxSpanReroutes {
+		return fmt.Errorf("gave up after %d re-routes within one step, the last of them for layers %d to %d: %s, %s",
+			s.reroutes-1, span[0], span[1]-1, f.Peer.Short(), cause)
 	}
 	return nil
 }
@@ -132,7 +148,7 @@ func (s *Session) spend(f Failure, cause string) error {
 // lose starts the search for a route, and its clock if it does not run.
 func (s *Session) lose(at time.Duration) {
 	if !s.lost {
-		s.lost, s.lostAt, s.retries, s.retryAt = true, at, 0, 0
+		s.lost, s.lostAt, s.retryAt = true, at, 0
 		s.said = map[string]bool{}
 	}
 }

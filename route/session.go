@@ -12,8 +12,13 @@ import (
 
 // Limits of a session; see docs/architecture.md.
 const (
-	maxReroutes     = 8 // a session; a circuit that stood and broke
-	maxSpanReroutes = 3 // the same for one range of layers
+	// Circuits that stood and broke, without a step answered in between: a step that
+	// breaks whoever computes it must not take down the whole mesh. One that met
+	// with several accidents in half a minute did nothing wrong, so that of a range
+	// one is forgiven after each forgiveAfter.
+	maxReroutes     = 16
+	maxSpanReroutes = 3
+	forgiveAfter    = 8 * time.Second
 	maxMisses       = 3 // cache misses in a row within one step
 	// routeWait and the 3 s that noticing takes are the 30 s within which a request
 	// without a route ends in an error.
@@ -72,10 +77,10 @@ type Session struct {
 	lost       bool // looking for a route since lostAt
 	lostAt     time.Duration
 	said       map[string]bool // since lostAt: once is enough
-	retries    int             // of only holders, since lostAt
+	retries    int             // of only holders, since a step was answered
 	retryAt    time.Duration
 	reroutes   int
-	spans      map[[2]int]int
+	spans      map[[2]int]spent
 	recovering []int // indices in Recoveries of disturbances not yet over
 	times      []time.Duration
 
@@ -99,7 +104,7 @@ func NewSession(cfg Config) (*Session, error) {
 	if cfg.Layers <= 0 || cfg.ChunkRows <= 0 || cfg.Bans == nil {
 		return nil, fmt.Errorf("new session: layers %d, rows a chunk %d and a list of bans are needed", cfg.Layers, cfg.ChunkRows)
 	}
-	return &Session{cfg: cfg, down: map[[2]p2p.PeerID]bool{}, leaving: map[p2p.PeerID]bool{}, spans: map[[2]int]int{}}, nil
+	return &Session{cfg: cfg, down: map[[2]p2p.PeerID]bool{}, leaving: map[p2p.PeerID]bool{}, spans: map[[2]int]spent{}}, nil
 }
 
 // Route is the route of the present epoch.
@@ -298,7 +303,7 @@ func (s *Session) opened(at time.Duration, ev Opened) []Action {
 			s.sever(s.route.Hops[i].Peer.ID, s.route.Hops[i+1].Peer.ID, at)
 		}
 	}
-	s.lost, s.retries = false, 0
+	s.lost = false
 	acts := []Action{Say{SayRoute, s.route.String()}}
 	if s.step != nil {
 		return append(acts, s.send(at)...)
@@ -322,6 +327,8 @@ func (s *Session) done(at time.Duration) []Action {
 	for _, h := range s.route.Hops {
 		s.cfg.Bans.Forgive(h.Peer.ID)
 	}
+	s.reroutes, s.retries = 0, 0
+	clear(s.spans)
 	if s.step.Past > 0 && s.misses == 0 && !s.cfg.Stateless {
 		s.hits++
 	}
