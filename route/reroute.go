@@ -43,6 +43,9 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 		}
 		f.Text = "loses the session's cache again and again"
 	}
+	if f.Silent || f.Code == wire.CodeDeadline {
+		s.patience = min(s.patience+1, mostPatience)
+	}
 	cause := s.blame(at, f)
 	stood := s.phase == sending
 	if stood {
@@ -93,6 +96,11 @@ func (s *Session) blame(at time.Duration, f Failure) (cause string) {
 	case wire.CodeDraining:
 		return ban("draining")
 	case wire.CodeDeadline:
+		// It lives, has work of others before ours, and keeps what it has of ours: asked
+		// again with more time it is nearer to the end than anybody else.
+		if s.late[f.Peer]++; s.late[f.Peer] == 1 {
+			return "deadline"
+		}
 		return ban("deadline")
 	case wire.CodeBadShape, wire.CodeNotFinite:
 		return ban("bad data")

@@ -32,6 +32,7 @@ const (
 	decodeMost   = 15 * time.Second
 	prefillLeast = 5 * time.Second
 	prefillMost  = 120 * time.Second
+	mostPatience = 5  // doublings of a deadline
 	keptTimes    = 64 // decode steps whose times are remembered
 )
 
@@ -81,7 +82,9 @@ type Session struct {
 	retryAt    time.Duration
 	reroutes   int
 	spans      map[[2]int]spent
-	recovering []int // indices in Recoveries of disturbances not yet over
+	late       map[p2p.PeerID]int // deadlines missed within the step by peers that said so
+	patience   int                // deadlines missed within the step: each doubles the next
+	recovering []int              // indices in Recoveries of disturbances not yet over
 	times      []time.Duration
 
 	hits, missed int
@@ -104,7 +107,7 @@ func NewSession(cfg Config) (*Session, error) {
 	if cfg.Layers <= 0 || cfg.ChunkRows <= 0 || cfg.Bans == nil {
 		return nil, fmt.Errorf("new session: layers %d, rows a chunk %d and a list of bans are needed", cfg.Layers, cfg.ChunkRows)
 	}
-	return &Session{cfg: cfg, down: map[[2]p2p.PeerID]bool{}, leaving: map[p2p.PeerID]bool{}, spans: map[[2]int]spent{}}, nil
+	return &Session{cfg: cfg, down: map[[2]p2p.PeerID]bool{}, leaving: map[p2p.PeerID]bool{}, late: map[p2p.PeerID]int{}, spans: map[[2]int]spent{}}, nil
 }
 
 // Route is the route of the present epoch.
@@ -327,8 +330,9 @@ func (s *Session) done(at time.Duration) []Action {
 	for _, h := range s.route.Hops {
 		s.cfg.Bans.Forgive(h.Peer.ID)
 	}
-	s.reroutes, s.retries = 0, 0
+	s.reroutes, s.retries, s.patience = 0, 0, 0
 	clear(s.spans)
+	clear(s.late)
 	if s.step.Past > 0 && s.misses == 0 && !s.cfg.Stateless {
 		s.hits++
 	}
@@ -360,17 +364,18 @@ func (s *Session) fail(err error) []Action {
 	return []Action{Fail{err}}
 }
 
-// deadline is how long to wait for the answer to a frame.
+// deadline is how long to wait for the answer to a frame. It is guessed from idle
+// peers; where all are busy, waiting as long again would only add to their work.
 func (s *Session) deadline(a Send) time.Duration {
 	if a.Mode == wire.Decode {
-		d := 4 * s.p95()
-		return min(max(d, decodeLeast), decodeMost)
+		d := max(4*s.p95(), decodeLeast)
+		return min(d<<s.patience, decodeMost)
 	}
 	var micros float64
 	for _, h := range s.route.Hops {
 		micros += float64(min(a.Rows, a.Chunk)) * s.rowMicros(h)
 	}
-	return min(prefillLeast+4*time.Duration(micros)*time.Microsecond, prefillMost)
+	return min((prefillLeast+4*time.Duration(micros)*time.Microsecond)<<s.patience, prefillMost)
 }
 
 // rowMicros estimates a row of a prefill through a hop from its offer.
