@@ -57,7 +57,7 @@ type Config struct {
 	Queued    int           // requests that wait for their turn (32)
 	Heartbeat time.Duration // between SSE comments in silence (15 s)
 	Timeout   time.Duration // of one request (10 min)
-	Grace     time.Duration // for running requests when the server stops (5 s)
+	Grace     time.Duration // for running requests when the server stops (30 s, as volunteers have)
 
 	Now        func() time.Time      // nil: time.Now
 	NewSession func() wire.SessionID // nil: random
@@ -89,7 +89,7 @@ func New(cfg Config) (*Server, error) {
 	setDefault(&cfg.Queued, 32)
 	setDefault(&cfg.Heartbeat, 15*time.Second)
 	setDefault(&cfg.Timeout, 10*time.Minute)
-	setDefault(&cfg.Grace, 5*time.Second)
+	setDefault(&cfg.Grace, 30*time.Second)
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
