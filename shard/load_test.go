@@ -103,10 +103,7 @@ func TestPackedWithoutRoom(t *testing.T) {
 		t.Errorf("kept in spite of the limit: %v", kept)
 	}
 
-	b, err := os.ReadFile("testdata/llama_q/q4_k.gguf")
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := readData(t, "testdata/llama_q/q4_k.gguf")
 	path := filepath.Join(t.TempDir(), "bad.gguf")
 	if err := os.WriteFile(path, b, 0o600); err != nil {
 		t.Fatal(err)

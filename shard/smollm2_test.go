@@ -3,7 +3,6 @@ package shard
 import (
 	"encoding/binary"
 	"math"
-	"os"
 	"testing"
 
 	"github.com/meshnet/meshnet/testnet/realmodel"
@@ -29,18 +28,10 @@ func smollm2(t *testing.T) *Model {
 
 func promptReference(t *testing.T) []float32 {
 	t.Helper()
-	a, err := os.ReadFile("testdata/smollm2/logits-llamacpp.f32")
-	if err != nil {
-		t.Fatal(err)
-	}
-	b, err := os.ReadFile("testdata/smollm2/logits-reference-minus-llamacpp.i16")
-	if err != nil {
-		t.Fatal(err)
-	}
-	out := make([]float32, len(a)/4)
+	b := readData(t, "testdata/smollm2/logits-reference.f32")
+	out := make([]float32, len(b)/4)
 	for i := range out {
-		d := int16(binary.LittleEndian.Uint16(b[2*i:]))
-		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(a[4*i:])) + float32(d)/16384
+		out[i] = math.Float32frombits(binary.LittleEndian.Uint32(b[4*i:]))
 	}
 	return out
 }
