@@ -6,6 +6,7 @@
 //	go run ./testnet/cmd/measure -model qwen2.5-coder-0.5b split
 //	go run ./testnet/cmd/measure growth
 //	go run ./testnet/cmd/measure -ref 'llama-bench-like COMMAND that prints JSON' engine
+//	go run ./testnet/cmd/measure -ref 'COMMAND that writes logits' -text FILE quality FILE.gguf...
 package main
 
 import (
@@ -34,6 +35,7 @@ type measure struct {
 	rounds  int
 	tokens  int
 	ref     string
+	text    string
 	home    string
 	dir     string
 	binary  string
@@ -47,6 +49,7 @@ func main() {
 	flag.IntVar(&m.rounds, "rounds", 3, "rounds; medians are printed")
 	flag.IntVar(&m.tokens, "tokens", 0, "only this length of answer in split (0: 32, 128, 512 and 1,024)")
 	flag.StringVar(&m.ref, "ref", "", "command that measures another engine and prints JSON with prefill_tokens_per_s and decode_tokens_per_s; $MODEL and $THREADS are set for it")
+	flag.StringVar(&m.text, "text", "", "text to score in quality")
 	flag.Parse()
 	if err := m.run(flag.Arg(0)); err != nil {
 		fmt.Fprintln(os.Stderr, "measure:", err)
@@ -55,15 +58,16 @@ func main() {
 }
 
 func (m *measure) run(what string) error {
-	verbs := map[string]func() error{"growth": m.growth, "split": m.split, "engine": m.engine}
+	verbs := map[string]func() error{"growth": m.growth, "split": m.split, "engine": m.engine,
+		"quality": func() error { return m.quality(flag.Args()[1:]) }}
 	do := verbs[what]
 	if do == nil {
-		return fmt.Errorf("measure what? growth, split or engine; %q is none of them", what)
+		return fmt.Errorf("measure what? growth, split, engine or quality; %q is none of them", what)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	m.ctx = ctx
-	if m.layers == 0 {
+	if m.layers == 0 && what != "quality" {
 		m.layers = map[string]int{"smollm2": 30, "qwen2.5-coder-0.5b": 24, "qwen2.5-coder-1.5b": 28, "tiny": 8}[m.model]
 		if m.layers == 0 {
 			return fmt.Errorf("how many layers has %s? say -layers N", m.model)
