@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/libp2p/go-libp2p/core/protocol"
 	"github.com/libp2p/go-libp2p/p2p/net/swarm"
 	ma "github.com/multiformats/go-multiaddr"
+	manet "github.com/multiformats/go-multiaddr/net"
 	"github.com/multiformats/go-multistream"
 
 	"github.com/meshnet/meshnet/p2p"
@@ -32,6 +34,21 @@ func newStream(s network.Stream) *stream {
 
 func (s *stream) Remote() p2p.PeerID { return s.remote }
 func (s *stream) Limited() bool      { return s.Conn().Stat().Limited }
+
+// RemoteIP is for p2p.Origin. Over a relay the address is the relay's, and says
+// nothing of the peer.
+func (s *stream) RemoteIP() netip.Addr {
+	a := s.Conn().RemoteMultiaddr()
+	if _, relayed := value(a, ma.P_CIRCUIT); relayed {
+		return netip.Addr{}
+	}
+	ip, err := manet.ToIP(a)
+	if err != nil {
+		return netip.Addr{}
+	}
+	addr, _ := netip.AddrFromSlice(ip)
+	return addr
+}
 
 // Read names the refusals that libp2p reports late: the first write carries the
 // protocol's name, so the answer to it comes with the first read.

@@ -408,10 +408,10 @@ func prefixesOf(addrs []string) []netip.Prefix {
 		if err != nil {
 			continue
 		}
-		ip = ip.Unmap()
-		if ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || ip.IsUnspecified() || shared.Contains(ip) {
+		if p2p.Near(ip) {
 			continue
 		}
+		ip = ip.Unmap()
 		bits := 24
 		if ip.Is6() {
 			bits = 48
@@ -422,6 +422,3 @@ func prefixesOf(addrs []string) []netip.Prefix {
 	}
 	return out
 }
-
-// shared is the address space of carrier NATs and of most overlay networks.
-var shared = netip.MustParsePrefix("100.64.0.0/10")

@@ -3,6 +3,7 @@ package p2ptest
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/meshnet/meshnet/p2p"
@@ -12,6 +13,7 @@ import (
 type Peer struct {
 	net      *Network
 	id       p2p.PeerID
+	ip       netip.Addr // set before it opens streams
 	ctx      context.Context
 	cancel   context.CancelFunc
 	handlers map[string]p2p.Handler
@@ -26,6 +28,14 @@ var (
 
 // Self is the peer's name.
 func (p *Peer) Self() p2p.PeerID { return p.id }
+
+// Place gives the peer an address that its streams come from. Do it first.
+func (p *Peer) Place(ip netip.Addr) *Peer {
+	p.net.mu.Lock()
+	defer p.net.mu.Unlock()
+	p.ip = ip
+	return p
+}
 
 // Handle registers or, with a nil handler, removes the handler of a protocol.
 func (p *Peer) Handle(protocol string, h p2p.Handler) {

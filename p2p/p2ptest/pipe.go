@@ -3,6 +3,7 @@ package p2ptest
 import (
 	"context"
 	"io"
+	"net/netip"
 	"os"
 	"time"
 
@@ -74,6 +75,9 @@ func (s *stream) open() bool { return !s.closed && !s.dead && !s.pair.dead }
 
 func (s *stream) Remote() p2p.PeerID { return s.other.peer.id }
 func (s *stream) Limited() bool      { return s.pair.limited }
+
+// RemoteIP is for p2p.Origin.
+func (s *stream) RemoteIP() netip.Addr { return s.other.peer.ip }
 
 // verdict is what a call does next: return err, or try again at a time (zero: only
 // when something changes).

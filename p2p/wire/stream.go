@@ -30,6 +30,7 @@ type Reader struct {
 	size int
 	c    cursor
 	err  error
+	late func(rest int)
 }
 
 // NewReader reads frames of at most max bytes, prefix included; no kind may be
@@ -37,6 +38,10 @@ type Reader struct {
 func NewReader(r io.Reader, max int) *Reader {
 	return &Reader{br: bufio.NewReaderSize(r, readAhead), max: max}
 }
+
+// OnSlow has f called when a frame has begun that is not here as a whole, with the
+// bytes that are to come: whoever sends them should not have all the time of the world.
+func (r *Reader) OnSlow(f func(rest int)) { r.late = f }
 
 // ReadFrame gives the next frame. Its payload is valid until the next call. The
 // error is io.EOF between two frames, io.ErrUnexpectedEOF within one, a *BadError
@@ -102,6 +107,9 @@ func (r *Reader) start() error {
 	}
 	if len(r.buf) < min(r.need, growStep) {
 		r.buf = make([]byte, min(growStep, max(r.need, 2*len(r.buf), 1<<10)))
+	}
+	if rest := r.need - r.br.Buffered(); rest > 0 && r.late != nil {
+		r.late(rest)
 	}
 	return nil
 }

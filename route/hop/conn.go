@@ -21,6 +21,8 @@ type conn struct {
 	r       *wire.Reader
 	wmu     sync.Mutex
 	w       *wire.Writer
+	timed   bool          // the reader's caller has set a deadline
+	slow    bool          // a frame has begun and has a deadline
 	in, out atomic.Uint64 // bytes of frames
 
 	mu     sync.Mutex
@@ -32,7 +34,13 @@ type conn struct {
 }
 
 func newConn(s p2p.Stream) *conn {
-	return &conn{s: s, peer: s.Remote(), r: wire.NewReader(s, wire.MaxFrame), w: wire.NewWriter(s), window: Window, more: make(chan struct{}, 1)}
+	c := &conn{s: s, peer: s.Remote(), r: wire.NewReader(s, wire.MaxFrame), w: wire.NewWriter(s), window: Window, more: make(chan struct{}, 1)}
+	c.r.OnSlow(func(rest int) {
+		if !c.timed {
+			c.slow = c.s.SetReadDeadline(time.Now().Add(framePatience(rest))) == nil
+		}
+	})
+	return c
 }
 
 // read gives the next frame; its payload is valid until the next read.
@@ -40,6 +48,10 @@ func (c *conn) read() (wire.Frame, error) {
 	f, err := c.r.ReadFrame()
 	if err == nil {
 		c.in.Add(uint64(c.r.FrameBytes()))
+	}
+	if c.slow && err == nil {
+		c.slow = false
+		err = c.s.SetReadDeadline(time.Time{})
 	}
 	return f, err
 }
@@ -49,6 +61,8 @@ func (c *conn) readWithin(d time.Duration) (wire.Frame, error) {
 	if err := c.s.SetReadDeadline(time.Now().Add(d)); err != nil {
 		return nil, err
 	}
+	c.timed = true
+	defer func() { c.timed = false }()
 	f, err := c.read()
 	if err == nil {
 		err = c.s.SetReadDeadline(time.Time{})

@@ -234,12 +234,18 @@ func (s *Server) HandleHeartbeat(ctx context.Context, st p2p.Stream) {
 	}
 	defer s.leave(st)
 	defer context.AfterFunc(ctx, func() { _ = st.Reset() })()
+	if !s.beating.enter(st.Remote()) {
+		s.count.crowded.Add(1)
+		_ = st.Reset()
+		return
+	}
+	defer s.beating.leave(st.Remote())
 	c := newConn(st)
-	s.beating(c.peer, 1)
+	s.beat(c.peer, 1)
 	for {
 		f, err := c.readWithin(beatDead)
 		if errors.Is(err, io.EOF) {
-			s.beating(c.peer, -1)
+			s.beat(c.peer, -1)
 			_ = st.Close()
 			return
 		}
@@ -253,7 +259,7 @@ func (s *Server) HandleHeartbeat(ctx context.Context, st p2p.Stream) {
 		}
 		if err != nil {
 			_ = st.Reset()
-			if s.beating(c.peer, -1) == 0 {
+			if s.beat(c.peer, -1) == 0 {
 				s.ownerLost(c.peer)
 			}
 			return
@@ -261,8 +267,8 @@ func (s *Server) HandleHeartbeat(ctx context.Context, st p2p.Stream) {
 	}
 }
 
-// beating counts the heartbeat streams of a peer.
-func (s *Server) beating(peer p2p.PeerID, n int) int {
+// beat counts the heartbeat streams of a peer.
+func (s *Server) beat(peer p2p.PeerID, n int) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.beats[peer] += n; s.beats[peer] == 0 {

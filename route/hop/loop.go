@@ -3,6 +3,8 @@ package hop
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -14,6 +16,7 @@ var errStopped = errors.New("the peer is stopping")
 
 // job is one step of one session on its way through the engine.
 type job struct {
+	owner  string          // whose session
 	ctx    context.Context // ended: not computed any more if it has not begun
 	work   Work
 	micros int64 // its share of the computing
@@ -24,19 +27,20 @@ type job struct {
 // loop feeds the engine from one goroutine: all decodes that wait go together and
 // first, then one chunk of a prefill, then decodes again.
 //
-// The channels have no buffer: whoever waits is a session's worker with its one
-// job, so the queue is bounded by the number of sessions.
+// Whoever waits is a session's worker with its one job, so the queues are bounded by
+// the number of sessions. Prefills take turns by head: one with eight long prompts
+// gets no more of the engine than one with a single one.
 type loop struct {
 	engine   Engine
 	waiting  atomic.Int64 // jobs that wait or are computed
 	decodes  chan *job
-	prefills chan *job
+	prefills turns
 	quit     chan struct{} // closed by stop
 	done     chan struct{} // closed when run has ended
 }
 
 func newLoop(e Engine) *loop {
-	l := &loop{engine: e, decodes: make(chan *job), prefills: make(chan *job), quit: make(chan struct{}), done: make(chan struct{})}
+	l := &loop{engine: e, decodes: make(chan *job), prefills: turns{more: make(chan struct{}, 1), by: map[string]*share{}}, quit: make(chan struct{}), done: make(chan struct{})}
 	go l.run()
 	return l
 }
@@ -48,23 +52,119 @@ func (l *loop) stop() {
 }
 
 // do computes one job and returns when its state is no longer in use.
-func (l *loop) do(ctx context.Context, w Work, decode bool) (micros int64, err error) {
-	j := &job{ctx: ctx, work: w, done: make(chan struct{})}
-	queue := l.prefills
-	if decode {
-		queue = l.decodes
-	}
+func (l *loop) do(ctx context.Context, owner string, w Work, decode bool) (micros int64, err error) {
+	j := &job{owner: owner, ctx: ctx, work: w, done: make(chan struct{})}
 	l.waiting.Add(1)
 	defer l.waiting.Add(-1)
-	select {
-	case queue <- j:
-	case <-ctx.Done():
-		return 0, context.Cause(ctx)
-	case <-l.quit:
-		return 0, errStopped
+	if decode {
+		select {
+		case l.decodes <- j:
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
+		case <-l.quit:
+			return 0, errStopped
+		}
+		<-j.done
+		return j.micros, j.err
 	}
-	<-j.done
+	l.prefills.add(j)
+	select {
+	case <-j.done:
+		return j.micros, j.err
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-l.quit:
+		err = errStopped
+	}
+	if l.prefills.withdraw(j) {
+		return 0, err
+	}
+	<-j.done // it is being computed: the state is in use
 	return j.micros, j.err
+}
+
+// turns is a queue of fair shares (start-time fair queueing, in rows): the next job is
+// of the owner that has had the least, where who comes back from idleness counts as
+// having had what the others have.
+type turns struct {
+	more chan struct{} // capacity 1: something was added; for the loop
+
+	mu  sync.Mutex
+	by  map[string]*share
+	now uint64 // where the job that was taken last began
+}
+
+// share is an owner's jobs in their order, and where the first of them begins: at the
+// sum of the rows before it.
+type share struct {
+	jobs  []*job
+	begin uint64
+}
+
+func (t *turns) add(j *job) {
+	t.mu.Lock()
+	s := t.by[j.owner]
+	if s == nil {
+		s = &share{}
+		t.by[j.owner] = s
+	}
+	if len(s.jobs) == 0 {
+		s.begin = max(s.begin, t.now)
+	}
+	s.jobs = append(s.jobs, j)
+	t.mu.Unlock()
+	t.wake()
+}
+
+func (t *turns) wake() {
+	select {
+	case t.more <- struct{}{}:
+	default:
+	}
+}
+
+// take is the next job, nil if there is none.
+func (t *turns) take() *job {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var next *share
+	waiting, who := 0, ""
+	for owner, s := range t.by {
+		waiting += len(s.jobs)
+		switch {
+		case len(s.jobs) == 0 && s.begin <= t.now:
+			delete(t.by, owner) // as good as new
+		case len(s.jobs) > 0 && (next == nil || s.begin < next.begin || s.begin == next.begin && owner < who):
+			next, who = s, owner
+		}
+	}
+	if next == nil {
+		return nil
+	}
+	j := next.jobs[0]
+	next.jobs = next.jobs[1:]
+	t.now = next.begin
+	next.begin += uint64(j.work.Rows)
+	if waiting > 1 {
+		t.wake()
+	}
+	return j
+}
+
+// withdraw takes a job out that was not taken yet.
+func (t *turns) withdraw(j *job) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.by[j.owner]
+	if s == nil {
+		return false
+	}
+	i := slices.Index(s.jobs, j)
+	if i < 0 {
+		return false
+	}
+	s.jobs = slices.Delete(s.jobs, i, i+1)
+	return true
 }
 
 func (l *loop) run() {
@@ -75,7 +175,8 @@ func (l *loop) run() {
 		select {
 		case j := <-l.decodes:
 			batch = append(batch, j)
-		case bulk = <-l.prefills:
+		case <-l.prefills.more:
+			bulk = l.prefills.take()
 		case <-l.quit:
 			return
 		}
@@ -89,13 +190,11 @@ func (l *loop) run() {
 		}
 		l.forward(batch)
 		if bulk == nil {
-			select {
-			case bulk = <-l.prefills:
-			default:
-				continue
-			}
+			bulk = l.prefills.take()
 		}
-		l.forward([]*job{bulk})
+		if bulk != nil {
+			l.forward([]*job{bulk})
+		}
 	}
 }
 

@@ -100,7 +100,7 @@ func (ss *session) lacking(ctx context.Context, it item) (rows int, micros int64
 		return 0, 0, nil
 	}
 	x := it.x[(held-past)*ss.srv.cfg.Hidden:]
-	micros, err = ss.srv.loop.do(ctx, Work{State: entry.State(), Rows: end - held, X: x}, false)
+	micros, err = ss.srv.loop.do(ctx, ss.owner, Work{State: entry.State(), Rows: end - held, X: x}, false)
 	if err != nil {
 		return 0, 0, err
 	}

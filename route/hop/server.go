@@ -30,8 +30,12 @@ type ServerConfig struct {
 
 	// SessionsPerHead bounds what one head may hold here; 0: 8, as many as a head
 	// answers at once. NewPerSecond and NewBurst bound how fast it opens them;
-	// 0: 1/s and 8.
+	// 0: 1/s and 8. SessionsPerIP bounds what all heads of one public address hold
+	// (0: 16), Sessions what all heads do (0: four for each that the cache holds, at
+	// least 64).
 	SessionsPerHead int
+	SessionsPerIP   int
+	Sessions        int
 	NewPerSecond    float64
 	NewBurst        int
 
@@ -59,9 +63,8 @@ func (c *ServerConfig) validate() error {
 }
 
 const (
-	maxParked = 64 // links that wait for the head's OPEN
 	linger    = 1500 * time.Millisecond
-	maxOwners = 1024 // heads whose rate of new sessions is remembered
+	maxOwners = 1024 // heads and addresses whose rate of new sessions is remembered
 )
 
 // Server is a peer's end of the activation protocol.
@@ -78,7 +81,6 @@ type Server struct {
 	mu       sync.Mutex
 	sessions map[wire.SessionID]*session
 	changed  chan struct{} // closed and made anew when sessions changes
-	parked   int
 	draining bool
 	closed   bool
 	buckets  map[string]bucket
@@ -87,12 +89,8 @@ type Server struct {
 	streams  map[p2p.Stream]struct{}
 	stop     chan struct{} // closed by Close: ends the sweeper
 	swept    chan struct{}
-}
 
-// bucket limits a head's new sessions.
-type bucket struct {
-	left float64
-	at   time.Time
+	opening, parked, beating *crowd
 }
 
 // NewServer starts a peer's compute loop. Register Handle for
@@ -107,6 +105,12 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 	if cfg.SessionsPerHead == 0 {
 		cfg.SessionsPerHead = 8
 	}
+	if cfg.SessionsPerIP == 0 {
+		cfg.SessionsPerIP = perIP
+	}
+	if cfg.Sessions == 0 {
+		cfg.Sessions = max(leastSessions, perCached*cfg.Cache.Stats().MaxSessions)
+	}
 	if cfg.NewPerSecond == 0 {
 		cfg.NewPerSecond = 1
 	}
@@ -118,6 +122,7 @@ func NewServer(cfg ServerConfig) (*Server, error) {
 		sessions: map[wire.SessionID]*session{}, changed: make(chan struct{}),
 		buckets: map[string]bucket{}, beats: map[p2p.PeerID]int{}, streams: map[p2p.Stream]struct{}{},
 		stop: make(chan struct{}), swept: make(chan struct{}),
+		opening: newCrowd(maxOpening, maxOpeningEach), parked: newCrowd(maxParked, maxParkedEach), beating: newCrowd(maxBeats, maxBeatsEach),
 	}
 	go s.sweep()
 	return s, nil
@@ -137,6 +142,7 @@ func (s *Server) sweep() {
 				s.log.Info("cache entries expired", "count", n)
 			}
 			s.endQuiet(time.Now())
+			s.endIdle(time.Now())
 		case <-s.stop:
 			return
 		}
@@ -191,8 +197,14 @@ func (s *Server) Handle(ctx context.Context, st p2p.Stream) {
 	}
 	defer s.leave(st)
 	defer context.AfterFunc(ctx, func() { _ = st.Reset() })()
+	if !s.opening.enter(st.Remote()) {
+		s.count.crowded.Add(1)
+		_ = st.Reset()
+		return
+	}
 	c := newConn(st)
 	f, err := c.readWithin(openTimeout)
+	s.opening.leave(c.peer)
 	if err != nil {
 		var bad *wire.BadError
 		if errors.As(err, &bad) {
@@ -265,7 +277,7 @@ func (s *Server) register(c *conn, o *wire.Open) (ss, old *session, no *refusal)
 	case old != nil && o.Epoch <= old.open.Epoch:
 		return nil, nil, &refusal{code: wire.CodeStaleEpoch, text: fmt.Sprintf("epoch %d was seen", old.open.Epoch)}
 	case old == nil:
-		if no := s.admitNew(owner); no != nil {
+		if no := s.admitNew(owner, p2p.Origin(c.s)); no != nil {
 			return nil, nil, no
 		}
 	}
@@ -278,48 +290,6 @@ func (s *Server) register(c *conn, o *wire.Open) (ss, old *session, no *refusal)
 	}
 	s.broadcast()
 	return ss, old, nil
-}
-
-// admitNew counts a head's new session against its limits. The lock is held.
-func (s *Server) admitNew(owner string) *refusal {
-	n := 0
-	for _, ss := range s.sessions {
-		if ss.owner == owner {
-			n++
-		}
-	}
-	if n >= s.cfg.SessionsPerHead {
-		return &refusal{code: wire.CodeBusy, retry: time.Second, text: fmt.Sprintf("at most %d sessions a head", s.cfg.SessionsPerHead)}
-	}
-	now := time.Now()
-	b, ok := s.buckets[owner]
-	if !ok {
-		if len(s.buckets) >= maxOwners {
-			s.forgetBuckets(now)
-		}
-		b = bucket{left: float64(s.cfg.NewBurst), at: now}
-	}
-	b.left = min(float64(s.cfg.NewBurst), b.left+now.Sub(b.at).Seconds()*s.cfg.NewPerSecond)
-	b.at = now
-	defer func() { s.buckets[owner] = b }()
-	if b.left < 1 {
-		wait := time.Duration((1 - b.left) / s.cfg.NewPerSecond * float64(time.Second))
-		return &refusal{code: wire.CodeBusy, retry: wait, text: "too many new sessions"}
-	}
-	b.left--
-	return nil
-}
-
-// forgetBuckets drops those that are full again, or all if none is.
-func (s *Server) forgetBuckets(now time.Time) {
-	for k, b := range s.buckets {
-		if b.left+now.Sub(b.at).Seconds()*s.cfg.NewPerSecond >= float64(s.cfg.NewBurst) {
-			delete(s.buckets, k)
-		}
-	}
-	if len(s.buckets) >= maxOwners {
-		clear(s.buckets)
-	}
 }
 
 // broadcast wakes whoever waits for a session. The lock is held.
@@ -377,13 +347,12 @@ func (s *Server) checkLink(o *wire.Open) *refusal {
 // park waits until the head's OPEN for the link's session and epoch is here, and
 // attaches the link if that names this peer as the one before.
 func (s *Server) park(ctx context.Context, c *conn, o *wire.Open) (*session, *refusal) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.parked >= maxParked {
+	if !s.parked.enter(c.peer) {
 		return nil, &refusal{code: wire.CodeBusy, retry: time.Second, text: "too many links wait"}
 	}
-	s.parked++
-	defer func() { s.parked-- }()
+	defer s.parked.leave(c.peer)
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	late := time.NewTimer(parkTimeout)
 	defer late.Stop()
 	for {

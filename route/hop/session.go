@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,7 @@ var (
 	errHeadLost = errors.New("the head stopped beating")
 	errClosed   = errors.New("closed by the head")
 	errEnded    = errors.New("the head's stream ended")
+	errIdle     = errors.New("nothing came for too long")
 )
 
 // maxInbox bounds the frames that wait; credit bounds their bytes well before
@@ -34,6 +36,7 @@ type session struct {
 	srv   *Server
 	open  *wire.Open
 	owner string // the head's peer id
+	from  netip.Prefix
 	head  *conn
 
 	ctx     context.Context
@@ -55,6 +58,7 @@ type session struct {
 	kept  *kept // the worker's; nil after the last layer
 	saved saved // the worker's; taken over by a later epoch over the same layers
 
+	came                 atomic.Int64 // unix ns of the last activation
 	lastSeq              atomic.Uint32
 	frames, rows, micros atomic.Uint64
 	in                   atomic.Uint64 // bytes of frames: an activation's count when it was applied, as it does in frames
@@ -79,10 +83,12 @@ type saved struct {
 
 func newSession(s *Server, c *conn, o *wire.Open) *session {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	return &session{
-		srv: s, open: o, owner: string(c.peer), head: c, ctx: ctx, cancel: cancel,
+	ss := &session{
+		srv: s, open: o, owner: string(c.peer), from: p2p.Origin(c.s), head: c, ctx: ctx, cancel: cancel,
 		stopped: make(chan struct{}), full: make(chan struct{}, 1), quiet: time.Now(),
 	}
+	ss.came.Store(time.Now().UnixNano())
+	return ss
 }
 
 // serveHead makes this peer a hop of the head's session and returns when the
@@ -337,6 +343,7 @@ func (ss *session) asked(c *conn, f *wire.Resend, head bool) error {
 
 // queue puts an item into the inbox.
 func (ss *session) queue(it item) error {
+	ss.came.Store(time.Now().UnixNano())
 	ss.mu.Lock()
 	defer ss.mu.Unlock()
 	if len(ss.inbox) >= maxInbox {

@@ -150,7 +150,7 @@ func (ss *session) stateful(ctx context.Context, it item) (int64, error) {
 	defer entry.Release()
 	// Whatever happens now, the answer to an earlier step is no longer the last one.
 	ss.saved = saved{}
-	micros, err := ss.srv.loop.do(ctx, Work{State: entry.State(), Rows: int(a.Rows), X: it.x}, a.Mode == wire.Decode)
+	micros, err := ss.srv.loop.do(ctx, ss.owner, Work{State: entry.State(), Rows: int(a.Rows), X: it.x}, a.Mode == wire.Decode)
 	if err != nil {
 		return 0, err
 	}
@@ -194,7 +194,7 @@ func (ss *session) stateless(ctx context.Context, it item) (int64, error) {
 		return 0, err
 	}
 	defer st.Close()
-	return ss.srv.loop.do(ctx, Work{State: st, Rows: int(it.act.Rows), X: it.x}, false)
+	return ss.srv.loop.do(ctx, ss.owner, Work{State: st, Rows: int(it.act.Rows), X: it.x}, false)
 }
 
 func (r *refusal) Error() string { return r.code.String() + ": " + r.text }
