@@ -3,6 +3,7 @@ package cache
 import (
 	"encoding/hex"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -12,6 +13,9 @@ import (
 // retryAfter is told to a head that finds every entry in use: about the length
 // of one prefill chunk, after which some entry is idle again.
 const retryAfter = time.Second
+
+// restful: an entry that was idle for this part of the TTL is nobody's at work.
+const restful = 20
 
 // Store holds the entries. Safe for use by several goroutines.
 type Store struct {
@@ -59,8 +63,10 @@ func New(cfg Config) (*Store, error) {
 // says how many tokens it already holds. An entry that exists is kept and its
 // reservation changed; otherwise make is called, once, when there is room.
 // Room is made from expired entries, then from idle entries of the same
-// session over other layers (a re-route left them behind), then from the least
-// recently used idle ones.
+// session over other layers (a re-route left them behind), then from those idle for
+// a twentieth of the TTL, then from owners that hold more than their share, then
+// from any; of each, the least recently used first. Who would hold more than its
+// share takes nothing from those who don't, while they are at work.
 //
 // Errors: *FullError, ErrNotOwner (the session is another head's, over
 // whatever layers), ErrClosed, or make's own; the entry is then as before, and
@@ -81,7 +87,7 @@ func (s *Store) Admit(key Key, owner string, maxBytes int64, make func() (State,
 		}
 	}
 	if r, ok := s.lru.Peek(key); ok {
-		if err := s.room(r, key, max(maxBytes, r.bytes)-r.charge); err != nil {
+		if err := s.room(r, key, owner, max(maxBytes, r.bytes)-r.charge); err != nil {
 			return 0, err
 		}
 		r.reserved = maxBytes
@@ -89,7 +95,7 @@ func (s *Store) Admit(key Key, owner string, maxBytes int64, make func() (State,
 		s.touch(r)
 		return r.length, nil
 	}
-	if err := s.room(nil, key, maxBytes); err != nil {
+	if err := s.room(nil, key, owner, maxBytes); err != nil {
 		return 0, err
 	}
 	state, err := make()
@@ -199,44 +205,107 @@ func (s *Store) Close() {
 
 // room evicts idle records until extra more bytes fit, and, when keep is nil,
 // one more record too. It evicts nothing at all if that would not be enough.
-func (s *Store) room(keep *record, key Key, extra int64) error {
+func (s *Store) room(keep *record, key Key, owner string, extra int64) error {
 	slots := s.lru.Len() - s.cfg.MaxSessions
+	h := s.holdings()
+	mine := h.of(owner)
+	mine.bytes += extra
 	if keep == nil {
 		slots++
+		mine.entries++
 	}
 	bytes := extra - (s.cfg.MaxBytes - s.charged)
 	var victims []*record
-	gather := func(want func(*record) bool) {
-		for _, r := range s.lru.Values() { // oldest first
-			if slots <= 0 && bytes <= 0 {
-				return
-			}
-			if r != keep && r.pins == 0 && want(r) {
-				victims = append(victims, r)
-				slots--
-				bytes -= r.charge
-			}
+	for slots > 0 || bytes > 0 {
+		r := s.victim(keep, key, owner, h, victims)
+		if r == nil {
+			return s.full(keep, extra)
 		}
-	}
-	gather(func(r *record) bool { return r.key.Session == key.Session })
-	gather(func(r *record) bool { return r.key.Session != key.Session })
-	if slots > 0 || bytes > 0 {
-		need := extra
-		full := &FullError{MaxBytes: s.cfg.MaxBytes, Sessions: s.lru.Len(), MaxSessions: s.cfg.MaxSessions, RetryAfter: retryAfter}
-		if keep != nil {
-			need += keep.charge
-		}
-		full.NeedBytes = need
-		if need > s.cfg.MaxBytes {
-			full.RetryAfter = 0
-		}
-		return full
+		victims = append(victims, r)
+		slots--
+		bytes -= r.charge
+		lost := h.of(r.owner)
+		lost.entries--
+		lost.bytes -= r.charge
 	}
 	for _, r := range victims {
 		s.remove(r)
 		s.stats.Evictions++
 	}
 	return nil
+}
+
+func (s *Store) full(keep *record, extra int64) *FullError {
+	e := &FullError{NeedBytes: extra, MaxBytes: s.cfg.MaxBytes, Sessions: s.lru.Len(), MaxSessions: s.cfg.MaxSessions, RetryAfter: retryAfter}
+	if keep != nil {
+		e.NeedBytes += keep.charge
+	}
+	if e.NeedBytes > s.cfg.MaxBytes {
+		e.RetryAfter = 0
+	}
+	return e
+}
+
+// victim is the next record to go for an owner who needs room, nil if none may:
+// one that the same session left behind over other layers, then one idle for long,
+// then one of an owner with more than its share, then, but not for an owner who has
+// more than that itself, any. Within each, the least recently used.
+func (s *Store) victim(keep *record, key Key, owner string, h holdings, but []*record) (best *record) {
+	const none = 4
+	rank, now := none, s.cfg.Now()
+	greedy := s.over(owner, h)
+	for _, r := range s.lru.Values() { // oldest first
+		if r == keep || r.pins > 0 || slices.Contains(but, r) {
+			continue
+		}
+		k := none
+		switch {
+		case r.key.Session == key.Session:
+			k = 0
+		case now.Sub(r.used) >= s.cfg.TTL/restful:
+			k = 1
+		case s.over(r.owner, h):
+			k = 2
+		case !greedy:
+			k = 3
+		}
+		if k < rank {
+			best, rank = r, k
+		}
+	}
+	return best
+}
+
+// holdings is what each owner has.
+type holdings map[string]*holding
+
+type holding struct {
+	entries int
+	bytes   int64
+}
+
+func (s *Store) holdings() holdings {
+	h := holdings{}
+	for _, r := range s.lru.Values() {
+		x := h.of(r.owner)
+		x.entries++
+		x.bytes += r.charge
+	}
+	return h
+}
+
+func (h holdings) of(owner string) *holding {
+	if h[owner] == nil {
+		h[owner] = &holding{}
+	}
+	return h[owner]
+}
+
+// over says that an owner has more than its share of the entries or bytes. Whoever
+// has a single session is never over it.
+func (s *Store) over(owner string, h holdings) bool {
+	x := h.of(owner)
+	return x.entries > 1 && (x.entries > s.cfg.MaxSessions/len(h) || x.bytes > s.cfg.MaxBytes/int64(len(h)))
 }
 
 // shrink evicts idle records, oldest first, while the charges are over budget.

@@ -111,9 +111,28 @@ func (w *twin) admit(k Key, owner string, bytes int64) (int, string) {
 		return sum <= w.bytes && (!isNew || count <= w.sessions)
 	}
 	gone := map[*twinEntry]bool{}
-	for _, same := range []bool{true, false} {
+	// greedy: with e admitted and gone gone, this owner has more than an equal part.
+	greedy := func(who string) bool {
+		owners, count, sum := map[string]bool{owner: true}, 0, int64(0)
 		for _, o := range w.live {
-			if !fits(gone) && o != e && o.pins == 0 && same == (o.key.Session == k.Session) {
+			owners[o.owner] = true
+			if o.owner == who && o != e && !gone[o] {
+				count, sum = count+1, sum+o.cost()
+			}
+		}
+		if who == owner {
+			count, sum = count+1, sum+max(bytes, e.seen)
+		}
+		return count > 1 && (count > w.sessions/len(owners) || sum > w.bytes/int64(len(owners)))
+	}
+	for _, may := range []func(o *twinEntry) bool{
+		func(o *twinEntry) bool { return o.key.Session == k.Session },
+		func(o *twinEntry) bool { return !w.now.Before(o.used.Add(w.ttl / 20)) },
+		func(o *twinEntry) bool { return greedy(o.owner) },
+		func(o *twinEntry) bool { return !greedy(owner) },
+	} {
+		for _, o := range w.live {
+			if !fits(gone) && o != e && o.pins == 0 && !gone[o] && may(o) {
 				gone[o] = true
 			}
 		}
