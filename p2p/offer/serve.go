@@ -11,23 +11,18 @@ import (
 
 // bucket bounds how often one peer may ask: an answer costs us signature checks.
 type bucket struct {
-	tokens float64
-	at     time.Time
+	tokens  float64
+	at      time.Time
+	serving int // exchanges with it now
 }
 
 // serve answers one exchange.
 func (s *Service) serve(ctx context.Context, st p2p.Stream) {
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	default:
+	if !s.begin(st.Remote()) {
 		st.Reset()
 		return
 	}
-	if !s.mayAsk(st.Remote()) {
-		st.Reset()
-		return
-	}
+	defer s.end(st.Remote())
 	stop := context.AfterFunc(ctx, func() { st.Reset() })
 	defer stop()
 	st.SetDeadline(time.Now().Add(serveTimeout))
@@ -39,11 +34,24 @@ func (s *Service) serve(ctx context.Context, st p2p.Stream) {
 	st.Close()
 }
 
-func (s *Service) mayAsk(peer p2p.PeerID) bool {
+// begin says whether an exchange with the peer may begin: there is room, for it and
+// in all, and it does not ask too often. What began must end.
+func (s *Service) begin(peer p2p.PeerID) bool {
 	now := s.cfg.Now()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.asks[peer]
+	switch {
+	case s.serving >= serveAtOnce || b != nil && b.serving >= serveEach:
+		return false
+	case b == nil && len(s.asks) >= maxAsks:
+		if now.Sub(s.forgot) >= time.Second { // not for each of a flood
+			s.forgetAsks(now)
+		}
+		if len(s.asks) >= maxAsks {
+			return false
+		}
+	}
 	if b == nil {
 		b = &bucket{tokens: askBurst}
 		s.asks[peer] = b
@@ -55,7 +63,28 @@ func (s *Service) mayAsk(peer p2p.PeerID) bool {
 		return false
 	}
 	b.tokens--
+	b.serving++
+	s.serving++
 	return true
+}
+
+func (s *Service) end(peer p2p.PeerID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.serving--
+	if b := s.asks[peer]; b != nil {
+		b.serving--
+	}
+}
+
+// forgetAsks drops the buckets that are full again. The lock is held.
+func (s *Service) forgetAsks(now time.Time) {
+	s.forgot = now
+	for peer, b := range s.asks {
+		if b.serving == 0 && now.Sub(b.at).Seconds()*asksPerSecond > askBurst {
+			delete(s.asks, peer)
+		}
+	}
 }
 
 func (s *Service) answer(st p2p.Stream) error {
@@ -76,7 +105,7 @@ func (s *Service) answer(st p2p.Stream) error {
 	}
 	if req.Network == s.cfg.Network {
 		var h Heard
-		s.learn(&h, req.Offers, st.Remote())
+		s.learn(&h, req.Offers, st)
 	}
 	return nil
 }

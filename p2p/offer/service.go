@@ -21,7 +21,9 @@ const (
 	serveTimeout            = 5 * time.Second // one exchange, answering
 	askAtOnce               = 8               // exchanges in flight
 	askPerRound             = 32              // peers asked in one refresh
-	serveAtOnce             = 64              // exchanges that others may have with us
+	serveAtOnce             = 256             // exchanges that others may have with us
+	serveEach               = 4               // one peer's of these
+	maxAsks                 = 4096            // peers whose rate of asking is remembered
 	askBurst, asksPerSecond = 20, 2           // of one peer to us
 	maxWarned               = 256
 	rttMemory               = 10 * time.Minute
@@ -50,16 +52,17 @@ type Config struct {
 type Service struct {
 	cfg   Config
 	table *Table
-	slots chan struct{} // exchanges that others have with us
 	wake  chan struct{} // capacity 1: our own offer changed, tell the connected peers
 
-	mu     sync.Mutex
-	own    *wire.Offer
-	signed wire.SignedOffer
-	cursor int // where the next answer starts among the offers of others
-	rtts   map[p2p.PeerID]*samples
-	asks   map[p2p.PeerID]*bucket
-	warned map[p2p.PeerID]bool // peers about which a person was told
+	mu      sync.Mutex
+	own     *wire.Offer
+	signed  wire.SignedOffer
+	serving int // exchanges that others have with us
+	cursor  int // where the next answer starts among the offers of others
+	rtts    map[p2p.PeerID]*samples
+	forgot  time.Time // when full buckets were last dropped
+	asks    map[p2p.PeerID]*bucket
+	warned  map[p2p.PeerID]bool // peers about which a person was told
 }
 
 // samples are the last round trips to a peer. The least of them is the link's: what
@@ -89,7 +92,7 @@ func New(cfg Config) (*Service, error) {
 	}
 	s := &Service{
 		cfg: cfg, table: NewTable(cfg.Network, cfg.Signer.Self(), cfg.Verify, cfg.Now),
-		slots: make(chan struct{}, serveAtOnce), wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1),
 		rtts: map[p2p.PeerID]*samples{}, asks: map[p2p.PeerID]*bucket{}, warned: map[p2p.PeerID]bool{},
 	}
 	cfg.Mux.Handle(p2p.OfferProtocol, s.serve)
@@ -238,7 +241,7 @@ func (s *Service) exchange(ctx context.Context, st p2p.Stream) (Heard, error) {
 		return h, err
 	}
 	s.measured(st.Remote(), h.RTT)
-	s.learn(&h, answer.Offers, st.Remote())
+	s.learn(&h, answer.Offers, st)
 	return h, nil
 }
 
@@ -289,16 +292,13 @@ func (s *Service) sweepPeers() {
 			delete(s.rtts, peer)
 		}
 	}
-	for peer, b := range s.asks {
-		if now.Sub(b.at).Seconds()*asksPerSecond > askBurst {
-			delete(s.asks, peer)
-		}
-	}
+	s.forgetAsks(now)
 }
 
-func (s *Service) learn(h *Heard, offers []wire.SignedOffer, from p2p.PeerID) {
+func (s *Service) learn(h *Heard, offers []wire.SignedOffer, st p2p.Stream) {
+	from, origin := st.Remote(), p2p.Origin(st)
 	for i, so := range offers {
-		changed, err := s.table.Add(so, from)
+		changed, err := s.table.AddFrom(so, from, origin)
 		if i == 0 && (errors.Is(err, ErrFuture) || errors.Is(err, ErrExpired)) { // its own, just signed
 			s.warn(from, "a peer's offer can't be used: check the clocks of both machines", err)
 		}

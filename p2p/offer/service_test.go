@@ -334,7 +334,7 @@ func TestHostilePeers(t *testing.T) {
 		}
 		// silence holds a slot for a bounded time, and never more than all slots
 		for i := range serveAtOnce + 10 {
-			st, err := m.net.Peer(p2p.PeerID(fmt.Sprint("silent ", i/10))).Open(t.Context(), target, p2p.OfferProtocol)
+			st, err := m.net.Peer(p2p.PeerID(fmt.Sprint("silent ", i/serveEach))).Open(t.Context(), target, p2p.OfferProtocol)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -68,6 +68,7 @@ type Table struct {
 	entries map[string]*entry
 	layers  map[wire.Fingerprint]uint32
 	changed chan struct{}
+	added   uint64 // entries so far
 }
 
 // entry is the newest offer of a peer. Without an offer it only remembers the
@@ -80,6 +81,8 @@ type entry struct {
 	until     time.Time // leaves the view
 	direct    bool      // the peer told us itself
 	from      p2p.PeerID
+	origin    netip.Prefix // whence it told us, if it did
+	since     uint64       // count of entries when it did so first
 	prefixes  []netip.Prefix
 }
 
@@ -114,18 +117,25 @@ func (t *Table) Expect(model wire.Fingerprint, layers int) {
 // Add takes in an offer that peer from told us. It returns whether the view
 // changed, and why the offer was not believed. Repeating what is known is no error.
 func (t *Table) Add(so wire.SignedOffer, from p2p.PeerID) (bool, error) {
+	return t.AddFrom(so, from, netip.Prefix{})
+}
+
+// AddFrom is Add with the block of addresses that the peer spoke from, as
+// p2p.Origin tells it. Where there are more offers than the table takes, the blocks
+// have equal shares.
+func (t *Table) AddFrom(so wire.SignedOffer, from p2p.PeerID, origin netip.Prefix) (bool, error) {
 	o, err := wire.ParseOffer(so.Payload)
 	if err != nil {
 		return false, fmt.Errorf("reading an offer from %q: %w", from, err)
 	}
-	changed, err := t.add(o, so, from)
+	changed, err := t.add(o, so, from, blockOf(origin))
 	if err != nil {
 		return false, fmt.Errorf("offer of peer %q from %q: %w", o.Peer, from, err)
 	}
 	return changed, nil
 }
 
-func (t *Table) add(o *wire.Offer, so wire.SignedOffer, from p2p.PeerID) (bool, error) {
+func (t *Table) add(o *wire.Offer, so wire.SignedOffer, from p2p.PeerID, origin netip.Prefix) (bool, error) {
 	if p2p.PeerID(o.Peer) == t.self {
 		return false, nil
 	}
@@ -143,13 +153,26 @@ func (t *Table) add(o *wire.Offer, so wire.SignedOffer, from p2p.PeerID) (bool, 
 		until:    time.UnixMilli(o.Expires).Add(Skew),
 		prefixes: prefixesOf(o.Addrs),
 	}
+	if e.direct {
+		e.origin = origin
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.added++
+	e.since = t.added
 	if old := t.entries[o.Peer]; old != nil {
 		if newer(old, e) != nil {
 			return false, ErrOld // it came in while we verified
 		}
-		e.direct = e.direct || old.direct
+		if old.direct {
+			e.since = old.since
+			if !e.direct {
+				e.direct, e.origin = true, old.origin
+			}
+		}
+	}
+	if far(e.origin) && !slices.Contains(e.prefixes, e.origin) {
+		e.prefixes = append(e.prefixes, e.origin) // whatever addresses it claims
 	}
 	if err := t.makeRoom(e); err != nil {
 		return false, err
@@ -202,20 +225,21 @@ func (t *Table) makeRoom(e *entry) error {
 	if _, known := t.entries[e.offer.Peer]; !known && t.count(func(x *entry) bool { return x.offer == nil }) >= maxForgotten {
 		t.forgetOldest()
 	}
+	sameOrigin := func(x *entry) bool { return x.direct && x.origin == e.origin }
 	sameRange := func(x *entry) bool {
 		return x.offer.Model == e.offer.Model && x.offer.Start == e.offer.Start && x.offer.End == e.offer.End
 	}
 	bounds := []bound{
-		{"in the table", maxOffers, func(*entry) bool { return true }},
-		{"of the same range", maxPerRange, sameRange},
+		{"in the table", maxOffers, func(*entry) bool { return true }, sameOrigin},
+		{"of the same range", maxPerRange, sameRange, sameOrigin},
 	}
 	for _, p := range e.prefixes {
 		bounds = append(bounds, bound{"of the same range from " + p.String(), maxPerPrefix, func(x *entry) bool {
 			return sameRange(x) && slices.Contains(x.prefixes, p)
-		}})
+		}, nil})
 	}
 	if !e.direct {
-		bounds = append(bounds, bound{"told by one peer", maxHearsay, func(x *entry) bool { return !x.direct && x.from == e.from }})
+		bounds = append(bounds, bound{"told by one peer", maxHearsay, func(x *entry) bool { return !x.direct && x.from == e.from }, nil})
 	}
 	var victims []string
 	for _, b := range bounds {
@@ -231,11 +255,13 @@ func (t *Table) makeRoom(e *entry) error {
 	return nil
 }
 
-// bound says that at most max offers among some may be known.
+// bound says that at most max offers among some may be known. With kin, origins have
+// equal shares of them.
 type bound struct {
 	name  string
 	max   int
 	among func(*entry) bool
+	kin   func(*entry) bool // of the newcomer's origin
 }
 
 // fit names the peer whose offer must go for e to fit, "" for none.
@@ -256,10 +282,39 @@ func (t *Table) fit(e *entry, b bound) (victim string, err error) {
 	if others < b.max {
 		return "", nil
 	}
+	if e.direct && victim == "" && b.kin != nil {
+		victim = t.crowded(e, b)
+	}
 	if !e.direct || victim == "" {
 		return "", fmt.Errorf("%w: %d %s", ErrFull, others, b.name)
 	}
 	return victim, nil
+}
+
+// crowded names a peer of the origin with the most offers within b, if those are two
+// more than e's origin has: the one that came last, so that who is known stays.
+func (t *Table) crowded(e *entry, b bound) (victim string) {
+	held := map[netip.Prefix]int{}
+	mine := 0
+	for peer, x := range t.entries {
+		if x.offer == nil || peer == e.offer.Peer || !b.among(x) {
+			continue
+		}
+		held[x.origin]++
+		if b.kin(x) {
+			mine++
+		}
+	}
+	var most *entry
+	for peer, x := range t.entries {
+		if x.offer == nil || peer == e.offer.Peer || !b.among(x) || held[x.origin] < mine+2 {
+			continue
+		}
+		if most == nil || held[x.origin] > held[most.origin] || held[x.origin] == held[most.origin] && x.since > most.since {
+			victim, most = peer, x
+		}
+	}
+	return victim
 }
 
 func (t *Table) count(which func(*entry) bool) (n int) {
@@ -412,13 +467,31 @@ func prefixesOf(addrs []string) []netip.Prefix {
 			continue
 		}
 		ip = ip.Unmap()
-		bits := 24
-		if ip.Is6() {
-			bits = 48
-		}
-		if p, err := ip.Prefix(bits); err == nil && !slices.Contains(out, p) {
+		if p := block(ip); p.IsValid() && !slices.Contains(out, p) {
 			out = append(out, p)
 		}
 	}
 	return out
 }
+
+// block is the /24 or /48 of an address, which somebody with more than one key has as
+// easily as the address.
+func block(ip netip.Addr) netip.Prefix {
+	bits := 24
+	if ip.Is6() {
+		bits = 48
+	}
+	p, _ := ip.Prefix(bits)
+	return p
+}
+
+// blockOf is an origin as the bounds of the table see it: whole blocks, but single
+// machines of a private network.
+func blockOf(origin netip.Prefix) netip.Prefix {
+	if far(origin) {
+		return block(origin.Addr())
+	}
+	return origin
+}
+
+func far(origin netip.Prefix) bool { return origin.IsValid() && !p2p.Near(origin.Addr()) }
