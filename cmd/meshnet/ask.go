@@ -70,6 +70,7 @@ func (s systemFlag) turns(catalogue string) []chat.Message {
 // writer streams an answer to a person or a pipe.
 type writer struct {
 	out   io.Writer       // the answer; nil: not shown
+	clean bool            // out is a terminal, which must not obey the model
 	notes func(head.Note) // words while waiting; nil: not shown
 	last  byte
 }
@@ -84,7 +85,10 @@ func (w *writer) emit(d head.Delta) error {
 	if w.out == nil || d.Text == "" {
 		return nil
 	}
-	text := printable(d.Text)
+	text := d.Text
+	if w.clean {
+		text = printable(text)
+	}
 	if text != "" {
 		w.last = text[len(text)-1]
 	}

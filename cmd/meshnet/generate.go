@@ -120,7 +120,7 @@ func (g *generateCmd) run(a *app, w *weights, h *head.Head, req head.Request) (e
 func (a *app) answer(ctx context.Context, h *head.Head, req head.Request, notes func(head.Note)) (head.Result, error) {
 	w := &writer{notes: notes}
 	if !a.json {
-		w.out = a.stdout
+		w.out, w.clean = a.stdout, isTerminal(a.stdout)
 	}
 	res, err := h.Generate(ctx, req, w.emit)
 	if w.last != 0 || err == nil {

@@ -183,9 +183,9 @@ func logger(w *os.File, verbose bool) *slog.Logger {
 		level = slog.LevelDebug
 	}
 	if term.IsTerminal(int(w.Fd())) {
-		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000"}))
+		return slog.New(newLimited(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000"})))
 	}
-	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+	return slog.New(newLimited(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level})))
 }
 
 // printable is s without what could steer a terminal: text of models, peers and

@@ -29,8 +29,13 @@ type progress struct {
 }
 
 func newProgress(a *app) *progress {
-	f, ok := a.stderr.(*os.File)
-	return &progress{w: a.stderr, live: ok && term.IsTerminal(int(f.Fd()))}
+	return &progress{w: a.stderr, live: isTerminal(a.stderr)}
+}
+
+// isTerminal says that a person looks at w.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // Start begins a task of total bytes (negative: unknown).

@@ -56,7 +56,7 @@ func TestSybilsThatSpeak(t *testing.T) {
 			for i := range 10_000 {
 				_ = tell(i, origin(i), fmt.Sprintf("/ip4/10.%d.%d.1/tcp/1", i/256, i%256))
 			}
-			if n := len(table.View(model)); n > maxPerRange {
+			if n := len(table.View(model)); n > 64 {
 				t.Errorf("%d candidates", n)
 			}
 			if n := len(table.entries); n > maxOffers+maxForgotten {
