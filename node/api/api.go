@@ -67,6 +67,10 @@ const (
 	maxBody      = 4 << 20
 	maxHeader    = 64 << 10
 	bodyTimeout  = 30 * time.Second // for a request's body to come
+	maxConns     = 512              // connections; the next ones wait in the kernel
+	maxInside    = 24               // requests that are read, beside those that generate or wait: their bodies are held
+	maxParsing   = 4                // bodies that are taken apart at a time: JSON can be 20 times as large in memory
+	maxMessages  = 2048
 	writeTimeout = 30 * time.Second // for one write to a client that does not read
 )
 
@@ -75,6 +79,8 @@ var errStopping = errors.New("the server is stopping")
 // Server serves the API.
 type Server struct {
 	cfg     Config
+	inside  chan struct{} // completions from before their body is read
+	parsing chan struct{}
 	gate    *gate
 	ready   *readiness
 	metrics *metrics
@@ -105,7 +111,7 @@ func New(cfg Config) (*Server, error) {
 	if cfg.Registry == nil {
 		cfg.Registry = prometheus.NewRegistry()
 	}
-	s := &Server{cfg: cfg, gate: newGate(cfg.Active, cfg.Queued), ready: newReadiness(cfg.Ready, cfg.Now)}
+	s := &Server{cfg: cfg, inside: make(chan struct{}, cfg.Active+cfg.Queued+maxInside), parsing: make(chan struct{}, maxParsing), gate: newGate(cfg.Active, cfg.Queued), ready: newReadiness(cfg.Ready, cfg.Now)}
 	m, err := newMetrics(cfg.Registry, s.gate)
 	if err != nil {
 		return nil, err
@@ -166,7 +172,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 		BaseContext:       func(net.Listener) context.Context { return base },
 	}
 	failed := make(chan error, 1)
-	go func() { failed <- srv.Serve(l) }()
+	go func() { failed <- srv.Serve(limitConns(l, maxConns)) }()
 	select {
 	case err := <-failed:
 		return fmt.Errorf("serve the API on %s: %w", l.Addr(), err)

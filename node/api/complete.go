@@ -27,8 +27,12 @@ type usage struct {
 }
 
 func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
+	if !s.enter(w, "chat") {
+		return
+	}
+	defer s.leave()
 	var body chatRequest
-	if e := decode(w, r, &body); e != nil {
+	if e := s.decode(w, r, &body); e != nil {
 		s.refuse(w, "chat", e)
 		return
 	}
@@ -41,8 +45,12 @@ func (s *Server) chat(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
+	if !s.enter(w, "text") {
+		return
+	}
+	defer s.leave()
 	var body completionRequest
-	if e := decode(w, r, &body); e != nil {
+	if e := s.decode(w, r, &body); e != nil {
 		s.refuse(w, "text", e)
 		return
 	}
@@ -52,6 +60,25 @@ func (s *Server) completions(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	s.complete(w, r, "text", &body.common, req, &textShape{envelope: s.envelope("cmpl-", req), logprobs: req.Logprobs})
+}
+
+// enter counts a request in before its body is read, or refuses it.
+func (s *Server) enter(w http.ResponseWriter, kind string) bool {
+	select {
+	case s.inside <- struct{}{}:
+		return true
+	default:
+		w.Header().Set("Connection", "close") // at once, and without reading the body
+		s.refuse(w, kind, s.tooMany())
+		return false
+	}
+}
+
+func (s *Server) leave() { <-s.inside }
+
+func (s *Server) tooMany() *apiError {
+	return &apiError{status: http.StatusTooManyRequests, kind: "rate_limit_error", code: "too_many_requests", retry: 5 * time.Second,
+		message: fmt.Sprintf("%d requests run and %d wait already: come back later", s.cfg.Active, s.cfg.Queued)}
 }
 
 func (s *Server) refuse(w http.ResponseWriter, kind string, e *apiError) {
@@ -78,8 +105,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, kind string, c
 	}
 	full, err := s.gate.enter(ctx, func() {})
 	if full {
-		err = &apiError{status: http.StatusTooManyRequests, kind: "rate_limit_error", code: "too_many_requests", retry: 5 * time.Second,
-			message: fmt.Sprintf("%d requests run and %d wait already: come back later", s.cfg.Active, s.cfg.Queued)}
+		err = s.tooMany()
 	}
 	var res head.Result
 	var logprobs []head.TokenLogprob

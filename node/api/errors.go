@@ -82,6 +82,7 @@ func writeJSON(w http.ResponseWriter, status int, v any) {
 	if err != nil { // our own types: a bug of ours, but the client gets an answer
 		status, b = http.StatusInternalServerError, []byte(`{"error":{"message":"the answer could not be written as JSON","type":"server_error","param":null,"code":null}}`)
 	}
+	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout)) // not every writer has one
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)

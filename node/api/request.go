@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"net/http"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
@@ -46,8 +47,8 @@ type chatRequest struct {
 	Messages       []message `json:"messages"`
 	Logprobs       *bool     `json:"logprobs"`
 	TopLogprobs    *int      `json:"top_logprobs"`
-	Tools          []any     `json:"tools"`
-	Functions      []any     `json:"functions"`
+	Tools          given     `json:"tools"`
+	Functions      given     `json:"functions"`
 	Modalities     []string  `json:"modalities"`
 	ResponseFormat *struct {
 		Type string `json:"type"`
@@ -61,6 +62,18 @@ type completionRequest struct {
 	BestOf   *int    `json:"best_of"`
 	Echo     bool    `json:"echo"`
 	Suffix   *string `json:"suffix"`
+}
+
+// given says that a field holds an array with something in it, which is not kept.
+type given bool
+
+func (g *given) UnmarshalJSON(b []byte) error {
+	text := strings.TrimSpace(string(b[:min(len(b), 64)]))
+	if text != "null" && text[0] != '[' {
+		return &json.UnmarshalTypeError{Value: "value that is no array", Type: reflect.TypeFor[[]any]()}
+	}
+	*g = text != "null" && strings.TrimSpace(text[1:]) != "]"
+	return nil
 }
 
 // oneOrMany is a string, an array of strings, or null.
@@ -131,12 +144,11 @@ func (p *prompt) UnmarshalJSON(b []byte) error {
 
 // decode reads the body as one JSON object of valid UTF-8. Fields that we do not
 // know are passed over, as clients send many that change nothing.
-func decode(w http.ResponseWriter, r *http.Request, v any) *apiError {
-	ctl := http.NewResponseController(w)
-	ctl.SetReadDeadline(time.Now().Add(bodyTimeout))
+func (s *Server) decode(w http.ResponseWriter, r *http.Request, v any) *apiError {
 	body, err := io.ReadAll(r.Body)
-	ctl.SetReadDeadline(time.Time{}) // else the server takes a client that only listens for one that is gone
-	if err != nil {
+	if err == nil { // else the server takes a client that only listens for one that is gone
+		http.NewResponseController(w).SetReadDeadline(time.Time{})
+	} else {
 		var big *http.MaxBytesError
 		if errors.As(err, &big) {
 			return &apiError{status: http.StatusRequestEntityTooLarge, kind: "invalid_request_error", code: "request_too_large",
@@ -146,6 +158,12 @@ func decode(w http.ResponseWriter, r *http.Request, v any) *apiError {
 	}
 	if !utf8.Valid(body) {
 		return invalid("", "the body is not valid UTF-8")
+	}
+	select {
+	case s.parsing <- struct{}{}:
+		defer func() { <-s.parsing }()
+	case <-r.Context().Done():
+		return invalid("", "the client is gone")
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	if err := d.Decode(v); err != nil {
@@ -202,6 +220,9 @@ func (s *Server) request(c *common) (head.Request, *apiError) {
 	} else {
 		p.Seed = rand.Uint64()
 	}
+	if len(c.LogitBias) > 1024 {
+		return none, invalid("logit_bias", fmt.Sprintf("logit_bias names %d tokens: at most 1024", len(c.LogitBias)))
+	}
 	for key, bias := range c.LogitBias {
 		id, err := strconv.ParseInt(key, 10, 32)
 		if err != nil || bias < -100 || bias > 100 || math.IsNaN(float64(bias)) {
@@ -232,7 +253,7 @@ func (s *Server) chatRequest(c *chatRequest) (head.Request, *apiError) {
 		return req, e
 	}
 	switch {
-	case len(c.Tools)+len(c.Functions) > 0:
+	case bool(c.Tools || c.Functions):
 		return req, invalid("tools", "tools are not supported by this server")
 	case c.ResponseFormat != nil && c.ResponseFormat.Type != "text":
 		return req, invalid("response_format", fmt.Sprintf("response_format %q is not supported, only \"text\"", c.ResponseFormat.Type))
@@ -240,6 +261,8 @@ func (s *Server) chatRequest(c *chatRequest) (head.Request, *apiError) {
 		return req, invalid("modalities", "this server answers with text only")
 	case len(c.Messages) == 0:
 		return req, invalid("messages", "messages is empty")
+	case len(c.Messages) > maxMessages:
+		return req, invalid("messages", fmt.Sprintf("%d messages: at most %d", len(c.Messages), maxMessages))
 	}
 	for i, m := range c.Messages {
 		role := m.Role

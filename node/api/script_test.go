@@ -25,6 +25,7 @@ import (
 //	text "..."             one token with this text
 //	token ID LP "..." "..." one token: id, log probability, bytes, text
 //	note "..."             a word for whoever waits
+//	sleep DURATION         takes that long
 //	finish REASON | fail gap|long|bad|internal | hang
 type fake struct {
 	script string
@@ -69,6 +70,10 @@ func (f *fake) Generate(ctx context.Context, req head.Request, emit func(head.De
 		case "finish":
 			res.FinishReason = rest
 			return res, nil
+		case "sleep":
+			d, _ := time.ParseDuration(rest)
+			time.Sleep(d)
+			continue
 		case "hang":
 			<-ctx.Done()
 			return res, ctx.Err()
