@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshnet/meshnet/testnet/internal/fake"
 	"github.com/meshnet/meshnet/testnet/relay"
+	"go.uber.org/goleak"
 )
 
 func TestMain(m *testing.M) {
@@ -23,7 +24,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	fake.Main()
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // fakeConfig is a mesh of fakes. Its directory is short: a socket's path must fit.

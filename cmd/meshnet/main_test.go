@@ -17,6 +17,7 @@ import (
 	"github.com/meshnet/meshnet/node/head"
 	"github.com/meshnet/meshnet/route"
 	"github.com/meshnet/meshnet/shard/chat"
+	"go.uber.org/goleak"
 )
 
 // TestMain lets the test binary be the child that renders chat templates, and,
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("MESHNET_TEST_RUN") != "" {
 		os.Exit(run(os.Args[1:]))
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 // TestConfig: flag beats environment beats file beats default, and a key that

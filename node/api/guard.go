@@ -33,10 +33,8 @@ func CheckExposure(address, apiKey string) error {
 // resolves to 127.0.0.1 (DNS rebinding), hence both checks, always.
 func (s *Server) guard(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctl := http.NewResponseController(w)
-		_ = ctl.SetWriteDeadline(time.Time{}) // that of the connection's last request
-		if r.ContentLength != 0 {             // also of a request that is refused: the server reads what is left of its body
-			_ = ctl.SetReadDeadline(time.Now().Add(bodyTimeout))
+		if r.ContentLength != 0 { // also of a request that is refused: the server reads what is left of its body
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 		}
 		if e := s.admit(r); e != nil {
 			w.Header().Set("Connection", "close") // at once, whatever of its body is still to come

@@ -15,6 +15,7 @@ import (
 	"github.com/meshnet/meshnet/shard/gguf"
 	"github.com/meshnet/meshnet/shard/token"
 	"github.com/meshnet/meshnet/testnet/realmodel"
+	"go.uber.org/goleak"
 )
 
 // The test binary is also the child that renders.
@@ -24,7 +25,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 2 && os.Args[1] == childVerb {
 		os.Exit(ChildMain(os.Stdin, os.Stdout))
 	}
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 func childRunner(t testing.TB) Runner {

@@ -20,6 +20,7 @@ import (
 	"github.com/meshnet/meshnet/cache/blob"
 	"github.com/meshnet/meshnet/testnet"
 	"github.com/meshnet/meshnet/testnet/realmodel"
+	"go.uber.org/goleak"
 )
 
 const model = "smollm2"
@@ -35,11 +36,12 @@ var binary = sync.OnceValues(func() (string, error) {
 })
 
 func TestMain(m *testing.M) {
-	code := m.Run()
-	if path, err := binary(); err == nil {
-		os.RemoveAll(filepath.Dir(path))
-	}
-	os.Exit(code)
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if path, err := binary(); err == nil {
+			os.RemoveAll(filepath.Dir(path))
+		}
+		os.Exit(code)
+	}))
 }
 
 // start is a mesh on the real model, which is fetched if need be.

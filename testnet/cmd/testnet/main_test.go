@@ -11,6 +11,7 @@ import (
 
 	"github.com/meshnet/meshnet/testnet/internal/fake"
 	"github.com/meshnet/meshnet/testnet/relay"
+	"go.uber.org/goleak"
 )
 
 // The test binary is also the supervisor that `up` starts and the meshnet that the
@@ -21,7 +22,7 @@ func TestMain(m *testing.M) {
 		return
 	}
 	fake.Main()
-	os.Exit(m.Run())
+	goleak.VerifyTestMain(m)
 }
 
 func TestAMeshFromUpToDown(t *testing.T) {
