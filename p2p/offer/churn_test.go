@@ -113,6 +113,13 @@ func (c *crowdOf) ghosts() {
 	}
 }
 
+func heap() int64 {
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
 // TestDayOfChurn: 10,000 peers come and go in a day among four that stay and pass
 // on what they hear. No ghost stays or comes back, and in the end nothing of it is left.
 func TestDayOfChurn(t *testing.T) {
@@ -136,7 +143,7 @@ func TestDayOfChurn(t *testing.T) {
 			c.stay, stops = append(c.stay, s), append(stops, stop)
 		}
 		time.Sleep(5 * time.Minute)
-		before := runtime.NumGoroutine()
+		before, heapBefore := runtime.NumGoroutine(), heap()
 		var all sync.WaitGroup
 		seen := 0
 		for i := range visits {
@@ -166,7 +173,12 @@ func TestDayOfChurn(t *testing.T) {
 		if n := runtime.NumGoroutine(); n > before {
 			t.Errorf("%d goroutines, before %d", n, before)
 		}
-		t.Logf("%d visitors, up to %d seen at a time", visits, seen)
+		// The network in memory remembers names and counts of all who were there.
+		grown := heap() - heapBefore
+		if grown > 64<<20 {
+			t.Errorf("the heap grew by %d bytes", grown)
+		}
+		t.Logf("%d visitors, up to %d seen at a time; the heap grew by %d KiB", visits, seen, grown>>10)
 		for _, stop := range stops {
 			stop()
 		}

@@ -170,6 +170,7 @@ func (n *Network) Kill(id p2p.PeerID) {
 		return
 	}
 	p.dead, p.frozen = true, false
+	p.handlers = map[string]p2p.Handler{} // and what they hold on to
 	p.cancel()
 	for q := range n.streams {
 		for _, s := range []*stream{&q.a, &q.b} {

@@ -466,3 +466,57 @@ func TestHalfAStep(t *testing.T) {
 		expect(t, r.get(), 8)
 	})
 }
+
+// TestDayOfHeads: 10,000 heads come, are served, and close, vanish or hang up. In the
+// end nothing of them is left.
+func TestDayOfHeads(t *testing.T) {
+	heads := 10_000
+	if testing.Short() {
+		heads = 1000
+	}
+	bubble(t, func(t *testing.T, w *hoptest.World) {
+		target := w.Dir.Peer("p")
+		time.Sleep(time.Minute)
+		before := runtime.NumGoroutine()
+		for i := range heads {
+			id := p2p.PeerID(fmt.Sprint("head ", i))
+			head := w.Net.Peer(id)
+			head.Place(netip.AddrFrom4([4]byte{203, 0, byte(i >> 8), byte(i)}))
+			beat, err := head.Open(context.Background(), target, p2p.HeartbeatProtocol)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _ = wire.WriteFrame(beat, &wire.Ping{Nonce: 1})
+			r := dial(w, id, "p", p2p.ActivationProtocol)
+			o := open()
+			o.Session[3], o.Session[4] = byte(i), byte(i>>8)
+			r.send(o)
+			if _, ok := r.get().(*wire.Ready); !ok {
+				t.Fatalf("head %d is refused", i)
+			}
+			a := step(1, 0, 4)
+			a.Session = o.Session
+			r.send(a)
+			expect(t, r.get(), 4)
+			switch i % 3 {
+			case 0:
+				r.send(&wire.Close{Session: o.Session, Epoch: 1})
+				_, _ = r.s.Close(), beat.Close()
+			case 1:
+				w.Net.Kill(id)
+			case 2:
+				_, _ = r.s.Reset(), beat.Reset()
+			}
+			time.Sleep(8640 * time.Millisecond)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := runtime.NumGoroutine(); n > before {
+			t.Errorf("%d goroutines, before %d", n, before)
+		}
+		p := w.Peer("p")
+		if n, s := len(p.Server.Sessions()), p.Cache.Stats(); n != 0 || s.Sessions != 0 || s.Bytes != 0 || p.Engine.Open() != 0 {
+			t.Errorf("%d sessions, %d entries of %d bytes, %d states are left", n, s.Sessions, s.Bytes, p.Engine.Open())
+		}
+	})
+}
