@@ -19,6 +19,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// held keeps the child's locks: a file that nobody can reach is closed.
+var held []any
+
 // TestMain is also the child process of the tests that need several: it acts
 // on BLOB_TEST_CHILD instead of running tests.
 func TestMain(m *testing.M) {
@@ -37,6 +40,7 @@ func TestMain(m *testing.M) {
 			check(err)
 			_, err = io.WriteString(w, "half of ")
 			check(err)
+			held = append(held, l, w)
 		}
 		fmt.Println("ready")
 		select {}
