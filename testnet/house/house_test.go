@@ -3,10 +3,13 @@
 package house
 
 import (
+	"go/ast"
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"os"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -120,5 +123,53 @@ func TestRulesBite(t *testing.T) {
 		if r, bad := broken(c.pkg, c.file, c.imp); bad != c.bad {
 			t.Errorf("%s importing %s: forbidden %v, want %v (%s)", c.pkg, c.imp, bad, c.bad, r.why)
 		}
+	}
+}
+
+var testName = regexp.MustCompile(`\b((?:Test|Fuzz)[A-Z]\w+)`)
+
+// TestThreatModel: every test that the threat model names exists, and it names every
+// fuzz target.
+func TestThreatModel(t *testing.T) {
+	root := filepath.Join("..", "..")
+	doc, err := os.ReadFile(filepath.Join(root, "docs", "threat-model.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := map[string]bool{}
+	for _, m := range testName.FindAllString(string(doc), -1) {
+		named[m] = true
+	}
+	declared := map[string]bool{}
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || !strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		for _, decl := range f.Decls {
+			if fn, ok := decl.(*ast.FuncDecl); ok && fn.Recv == nil && testName.MatchString(fn.Name.Name) {
+				declared[fn.Name.Name] = true
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range named {
+		if !declared[name] {
+			t.Errorf("docs/threat-model.md names %s, which does not exist", name)
+		}
+	}
+	for name := range declared {
+		if strings.HasPrefix(name, "Fuzz") && !named[name] {
+			t.Errorf("docs/threat-model.md does not name %s", name)
+		}
+	}
+	if len(named) < 50 {
+		t.Errorf("only %d tests are named", len(named))
 	}
 }
