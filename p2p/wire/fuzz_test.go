@@ -76,3 +76,29 @@ func FuzzReader(f *testing.F) {
 		}
 	})
 }
+
+// FuzzFloats: a payload is refused, or all of its values are finite and go back to the
+// same bytes.
+func FuzzFloats(f *testing.F) {
+	f.Add([]byte{0, 0, 0x80, 0x3f}, false)
+	f.Add([]byte{0, 0, 0xc0, 0x7f}, false)
+	f.Add([]byte{0, 0x7c, 1, 0}, true)
+	f.Add([]byte{0xff, 0x7b}, true)
+	f.Fuzz(func(t *testing.T, b []byte, half bool) {
+		typ := F32
+		if half {
+			typ = F16
+		}
+		x := make([]float32, len(b)/typ.Size())
+		if err := Floats(x, b, typ); err != nil {
+			return
+		}
+		if !Finite(x) {
+			t.Fatalf("%v passes as finite", x)
+		}
+		again, err := AppendFloats(nil, x, typ)
+		if err != nil || !bytes.Equal(again, b) {
+			t.Fatalf("%x became %x, %v", b, again, err)
+		}
+	})
+}
