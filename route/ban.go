@@ -16,6 +16,10 @@ const (
 	// banMemory: a peer that made no trouble for this long after its ban starts anew.
 	banMemory = 30 * time.Minute
 	maxBans   = 1024
+	// doubtFor: a peer is the last choice for so long after its ban. Otherwise three
+	// that claim to be fast and never answer would take turns, each back from its ban
+	// when the next one fails, and nobody else be asked.
+	doubtFor = 10 * time.Minute
 )
 
 // Bans remembers which peers disappointed a head: 15 s × 2ⁿ, at most 10 min,
@@ -30,6 +34,7 @@ type Bans struct {
 
 type ban struct {
 	until time.Duration
+	doubt time.Duration // until when others are preferred
 	times int
 }
 
@@ -65,7 +70,8 @@ func (b *Bans) longer(e ban, first, now time.Duration) ban {
 		d = min(banMost, first<<e.times)
 	}
 	spread := 1 + banSpread*(2*b.unit()-1)
-	return ban{until: now + time.Duration(float64(d)*spread), times: e.times + 1}
+	d = time.Duration(float64(d) * spread)
+	return ban{until: now + d, doubt: now + d + doubtFor, times: e.times + 1}
 }
 
 // Sever remembers that one peer cannot reach another, so that the next session
@@ -104,6 +110,17 @@ func (b *Bans) Now(now time.Duration) map[p2p.PeerID]bool {
 	set := map[p2p.PeerID]bool{}
 	for id, e := range b.m {
 		if now < e.until {
+			set[id] = true
+		}
+	}
+	return set
+}
+
+// Doubts is the set of peers that disappointed not long ago.
+func (b *Bans) Doubts(now time.Duration) map[p2p.PeerID]bool {
+	set := map[p2p.PeerID]bool{}
+	for id, e := range b.m {
+		if now < e.doubt {
 			set[id] = true
 		}
 	}

@@ -21,6 +21,9 @@ const (
 	unknownMicros = 10_000
 	// layerMicros is assumed where an offer does not say how fast its peer is.
 	layerMicros = 2_000
+	// doubtMicros is more than any step that somebody would wait for: peers in doubt
+	// are taken only where there is no way without them.
+	doubtMicros = 60e6
 	// maxOnce bounds the search, which doubles with each peer of its kind.
 	maxOnce = 4
 )
@@ -78,6 +81,7 @@ type offer struct {
 	peer       p2p.Peer
 	start, end int
 	micros     float64 // a layer, one row
+	doubt      float64 // what entering it costs beside its time
 }
 
 // sortOffers splits the offers of this model into usable ones, sorted by peer,
@@ -115,6 +119,9 @@ func sortOffers(q Query) (usable []offer, near []Near) {
 		u := offer{peer: p2p.Peer{ID: id, Addrs: o.Addrs}, start: int(o.Start), end: int(o.End), micros: layerMicros}
 		if o.DecodeMicros > 0 {
 			u.micros = float64(o.DecodeMicros) / n
+		}
+		if q.Doubts[id] {
+			u.doubt = doubtMicros
 		}
 		usable = append(usable, u)
 	}
@@ -265,7 +272,7 @@ func (g *graph) search(once []int) []int {
 				continue
 			}
 			if l == 0 {
-				labels[0][i*masks] = label{g.links.direct(g.links.head, o.peer.ID) + hopMicros + o.micros, 1, -1}
+				labels[0][i*masks] = label{g.links.direct(g.links.head, o.peer.ID) + hopMicros + o.doubt + o.micros, 1, -1}
 				continue
 			}
 			for m := range masks {
@@ -302,7 +309,7 @@ func (g *graph) extend(from, to []label, cost [][]float64, bit []int, i, m, mask
 		if math.IsInf(was.micros, 1) {
 			continue
 		}
-		if c := (label{was.micros + cost[j][i] + hopMicros + o.micros, was.hops + 1, int32(t)}); c.better(to[s]) {
+		if c := (label{was.micros + cost[j][i] + hopMicros + o.doubt + o.micros, was.hops + 1, int32(t)}); c.better(to[s]) {
 			to[s] = c
 		}
 	}

@@ -71,6 +71,7 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 // blame bans whoever failed, or remembers that a link is down, and names the cause.
 func (s *Session) blame(at time.Duration, f Failure) (cause string) {
 	ban := func(cause string) string {
+		s.tried[f.Peer] = true
 		if !s.cfg.Bans.Now(at)[f.Peer] {
 			s.cfg.Bans.Ban(f.Peer, at)
 		}
@@ -178,7 +179,9 @@ func (s *Session) query(at time.Duration, pardon map[p2p.PeerID]bool) Query {
 	for pair := range s.down {
 		links = append(links, Link{From: pair[0], To: pair[1], Down: true})
 	}
-	return Query{Layers: s.cfg.Layers, Model: s.cfg.Model, Offers: s.view.Offers, Links: links, Banned: banned, Head: s.cfg.Head}
+	doubts := s.cfg.Bans.Doubts(at)
+	maps.Copy(doubts, s.tried)
+	return Query{Layers: s.cfg.Layers, Model: s.cfg.Model, Offers: s.view.Offers, Links: links, Banned: banned, Doubts: doubts, Head: s.cfg.Head}
 }
 
 // plan opens the best route, or waits for one.

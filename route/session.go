@@ -82,9 +82,10 @@ type Session struct {
 	retryAt    time.Duration
 	reroutes   int
 	spans      map[[2]int]spent
-	late       map[p2p.PeerID]int // deadlines missed within the step by peers that said so
-	patience   int                // deadlines missed within the step: each doubles the next
-	recovering []int              // indices in Recoveries of disturbances not yet over
+	late       map[p2p.PeerID]int  // deadlines missed within the step by peers that said so
+	tried      map[p2p.PeerID]bool // banned within the step: whoever was not comes first
+	patience   int                 // deadlines missed within the step: each doubles the next
+	recovering []int               // indices in Recoveries of disturbances not yet over
 	times      []time.Duration
 
 	hits, missed int
@@ -107,7 +108,7 @@ func NewSession(cfg Config) (*Session, error) {
 	if cfg.Layers <= 0 || cfg.ChunkRows <= 0 || cfg.Bans == nil {
 		return nil, fmt.Errorf("new session: layers %d, rows a chunk %d and a list of bans are needed", cfg.Layers, cfg.ChunkRows)
 	}
-	return &Session{cfg: cfg, down: map[[2]p2p.PeerID]bool{}, leaving: map[p2p.PeerID]bool{}, late: map[p2p.PeerID]int{}, spans: map[[2]int]spent{}}, nil
+	return &Session{cfg: cfg, down: map[[2]p2p.PeerID]bool{}, leaving: map[p2p.PeerID]bool{}, late: map[p2p.PeerID]int{}, tried: map[p2p.PeerID]bool{}, spans: map[[2]int]spent{}}, nil
 }
 
 // Route is the route of the present epoch.
@@ -333,6 +334,7 @@ func (s *Session) done(at time.Duration) []Action {
 	s.reroutes, s.retries, s.patience = 0, 0, 0
 	clear(s.spans)
 	clear(s.late)
+	clear(s.tried)
 	if s.step.Past > 0 && s.misses == 0 && !s.cfg.Stateless {
 		s.hits++
 	}

@@ -50,7 +50,7 @@ func TestLyingCapacity(t *testing.T) {
 				c.steps(3)
 				first := time.Since(at)
 				c.b.Close()
-				if first > 70*time.Second {
+				if first > 5*time.Minute { // each is asked twice, with ever more time
 					t.Errorf("three liars cost %v", first)
 				}
 				at = time.Now()

@@ -77,11 +77,11 @@ func (m *Mesh) Stateless() Backend { return &MeshBackend{m: m, stateless: true} 
 func (m *Mesh) Plan() (route.Route, error) {
 	at := time.Since(m.start)
 	m.mu.Lock()
-	banned, severed := m.bans.Now(at), m.bans.Severed(at)
+	banned, severed, doubts := m.bans.Now(at), m.bans.Severed(at), m.bans.Doubts(at)
 	m.mu.Unlock()
 	d := m.cfg.Directory
 	return route.Plan(route.Query{
-		Layers: m.cfg.Layers, Model: m.cfg.Model, Offers: d.View(m.cfg.Model), Links: append(slices.Clone(d.Links()), severed...), Banned: banned, Head: m.cfg.Head,
+		Layers: m.cfg.Layers, Model: m.cfg.Model, Offers: d.View(m.cfg.Model), Links: append(slices.Clone(d.Links()), severed...), Banned: banned, Doubts: doubts, Head: m.cfg.Head,
 	})
 }
 
