@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -123,6 +124,7 @@ func heap() int64 {
 // TestDayOfChurn: 10,000 peers come and go in a day among four that stay and pass
 // on what they hear. No ghost stays or comes back, and in the end nothing of it is left.
 func TestDayOfChurn(t *testing.T) {
+	defer debug.SetGCPercent(debug.SetGCPercent(800)) // the network in memory is mostly what it collects
 	visits := 10_000
 	if testing.Short() {
 		visits = 1000
