@@ -40,7 +40,8 @@ type NodeStatus struct {
 	Network   string   `json:"network"`
 	Connected int      `json:"connected"`
 	Version   string   `json:"version"`
-	Kernels   string   `json:"kernels"` // that this process computes with
+	Kernels   string   `json:"kernels"`                // that this process computes with
+	Note      string   `json:"kernels_note,omitempty"` // of better ones that the CPU has: why they are not used
 	PID       int      `json:"pid"`
 	UptimeS   float64  `json:"uptime_s"`
 }
@@ -154,7 +155,7 @@ func (n *Node) status(role, state string) Status {
 	s := Status{
 		Node: NodeStatus{
 			Name: n.name, Role: role, State: state, Peer: string(n.Self()), Addrs: orNone(n.Addrs()), Network: n.cfg.Network,
-			Connected: len(n.host.Connected()), Version: Version, Kernels: kernels, PID: os.Getpid(), UptimeS: time.Since(n.started).Seconds(),
+			Connected: len(n.host.Connected()), Version: Version, Kernels: kernels, Note: tensor.CPUNote(), PID: os.Getpid(), UptimeS: time.Since(n.started).Seconds(),
 		},
 		Peers: []PeerStatus{}, Coverage: []Span{}, Holes: [][2]int{}, Sessions: []SessionStatus{},
 	}

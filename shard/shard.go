@@ -75,7 +75,7 @@ func (m *Model) Close() error { return m.file.Close() }
 type Options struct {
 	Threads int        // of a new pool; 0: as many as the machine runs at once
 	Pool    *pool.Pool // used instead of a new one; it stays the caller's to close
-	CPU     string     // kernel set: "avx512", "avxvnni", "avx2", "neon", "generic"; "": the best, or what MESHNET_CPU says
+	CPU     string     // kernel set: "amx", "avx512", "avxvnni", "avx2", "neon", "generic"; "": the best, or what MESHNET_CPU says
 
 	// Progress is called from the loading goroutine after every few megabytes of the file.
 	Progress func(doneBytes, totalBytes int64)

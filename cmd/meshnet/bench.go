@@ -61,8 +61,16 @@ func (c *benchEngineCmd) Run(a *app) error {
 	return printBench(a.stdout, r)
 }
 
+// kernels is a kernel set for a person, with a note that there may be.
+func kernels(name, note string) string {
+	if note == "" {
+		return name
+	}
+	return name + " (" + note + ")"
+}
+
 func printBench(w io.Writer, r *bench.Result) error {
-	fmt.Fprintf(w, "%s (%s, %s): %s kernels, %d threads\n", printable(r.Model), printable(r.Arch), r.Types, r.Kernels, r.Threads)
+	fmt.Fprintf(w, "%s (%s, %s): %s kernels, %d threads\n", printable(r.Model), printable(r.Arch), r.Types, kernels(r.Kernels, r.Note), r.Threads)
 	resident := "not known"
 	if r.ResidentBytes > 0 {
 		resident = blob.Bytes(r.ResidentBytes)

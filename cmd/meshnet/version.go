@@ -40,7 +40,7 @@ func (v versionCmd) Run(a *app) error {
 			"version": node.Version, "go": runtime.Version(), "os": runtime.GOOS, "arch": runtime.GOARCH, "kernels": cpu, "architectures": model.Known(),
 		})
 	}
-	fmt.Fprintf(a.stdout, "meshnet %s, %s %s/%s, kernels %s, models of kind %v\n", node.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH, cpu, model.Known())
+	fmt.Fprintf(a.stdout, "meshnet %s, %s %s/%s, kernels %s, models of kind %v\n", node.Version, runtime.Version(), runtime.GOOS, runtime.GOARCH, kernels(cpu, tensor.CPUNote()), model.Known())
 	return nil
 }
 

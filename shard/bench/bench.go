@@ -17,6 +17,7 @@ import (
 	"github.com/meshnet/meshnet/shard"
 	"github.com/meshnet/meshnet/shard/gguf"
 	"github.com/meshnet/meshnet/shard/pool"
+	"github.com/meshnet/meshnet/shard/tensor"
 	"github.com/meshnet/meshnet/shard/tensor/probe"
 )
 
@@ -57,6 +58,7 @@ type Result struct {
 	Arch    string `json:"arch"`
 	Types   string `json:"types"` // of the matrices, most bytes first
 	Kernels string `json:"kernels"`
+	Note    string `json:"kernels_note,omitempty"` // of better ones that the CPU has: why they are not used
 	Threads int    `json:"threads"`
 	Prefill int    `json:"prefill"`
 	Decode  int    `json:"decode"`
@@ -178,7 +180,7 @@ func (b *bencher) load(ctx context.Context, path string) (err error) {
 	}
 	r.LoadSeconds = time.Since(begun).Seconds()
 	r.Model, r.Arch, r.Kernels, r.WeightBytes = in.Name, in.Arch, b.engine.CPU(), b.engine.Bytes()+b.head.Bytes()
-	r.Types = types(b.model.File())
+	r.Types, r.Note = types(b.model.File()), tensor.CPUNote()
 	most := max(b.cfg.Prefill, b.cfg.Batch, warmRows, chunk)
 	b.x, b.out = make([]float32, most*in.Hidden), make([]float32, max(b.cfg.Batch, 1)*in.Vocab)
 	for range b.cfg.Batch {

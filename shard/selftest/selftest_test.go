@@ -12,8 +12,8 @@ import (
 	"github.com/meshnet/meshnet/shard"
 	"github.com/meshnet/meshnet/shard/gguf"
 	"github.com/meshnet/meshnet/shard/model"
+	"github.com/meshnet/meshnet/shard/tensor"
 	"github.com/meshnet/meshnet/shard/tiny"
-	"github.com/meshnet/meshnet/shard/vec"
 )
 
 // Every kernel set that this machine has, with one thread and with several, gives the hash of the kernels in plain Go.
@@ -26,8 +26,8 @@ func TestWant(t *testing.T) {
 	if want.Hash != Want {
 		t.Errorf("the kernels in plain Go give %s, Want is %s: if the numerics, types or architectures were changed on purpose, set Want and tell the version", want.Hash, Want)
 	}
-	for _, cpu := range vec.Names() {
-		if _, err := vec.For(cpu); err != nil || cpu == "generic" {
+	for _, cpu := range tensor.CPUs() {
+		if cpu == "generic" {
 			continue
 		}
 		for _, threads := range []int{1, 2, 3} {

@@ -31,7 +31,9 @@ type Scratch struct {
 	n, cols int
 	quant   tiles
 	float   tiles
+	wide    tiles
 	job     job
+	wideJob wideJob
 }
 
 // tiles is one prepared form of the rows.
@@ -39,6 +41,7 @@ type tiles struct {
 	buf   []byte
 	data  []byte // aligned; whole tiles of width rows, then one of the rest
 	width int    // 0: not made yet
+	n     int    // rows
 }
 
 // Quantize sets the rows for the MulQ calls that follow: n rows of cols values in x, which must stay as they are until
@@ -48,27 +51,27 @@ func (s *Scratch) Quantize(p *pool.Pool, x []float32, n, cols int) {
 		panic(fmt.Sprintf("tensor: %d activations given for %d rows of %d", len(x), n, cols))
 	}
 	s.x, s.n, s.cols = x[:n*cols], n, cols
-	s.quant.width, s.float.width = 0, 0
+	s.quant.width, s.float.width, s.wide.width = 0, 0, 0
 }
 
-// prepare makes the rows ready for a kernel set, unless they are.
-func (s *Scratch) prepare(p *pool.Pool, ks *kernelSet, float bool) *tiles {
+// prepare makes the last n rows ready for a kernel set, unless they are.
+func (s *Scratch) prepare(p *pool.Pool, ks *kernelSet, float bool, n int) *tiles {
 	t := &s.quant
 	rowBytes := s.cols / blockValues * actBlockBytes
 	if float {
 		t, rowBytes = &s.float, s.cols*4
 	}
-	if t.width == ks.tile {
+	if t.width == ks.tile && t.n == n {
 		return t
 	}
-	t.width = ks.tile
-	t.reserve(s.n * rowBytes)
+	t.width, t.n = ks.tile, n
+	t.reserve(n * rowBytes)
 	cols := s.cols
-	p.Run((s.n+ks.tile-1)/ks.tile, func(i int) {
-		rows := min(ks.tile, s.n-i*ks.tile)
+	p.Run((n+ks.tile-1)/ks.tile, func(i int) {
+		rows := min(ks.tile, n-i*ks.tile)
 		dst := t.data[i*ks.tile*rowBytes:][:rows*rowBytes]
 		for r := range rows {
-			x := s.x[(i*ks.tile+r)*cols:][:cols]
+			x := s.x[(s.n-n+i*ks.tile+r)*cols:][:cols]
 			if float {
 				interleave(dst, x, rows, r)
 			} else {

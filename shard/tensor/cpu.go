@@ -19,6 +19,7 @@ type kernelSet struct {
 	tile     int // most activation rows a tile
 	quantize func(x []float32, dst []byte, rows, r int)
 	kernels  [numForms][maxTile + 1]kernel // by form and rows of the tile
+	wide     *wide                         // for many rows; nil: there is no other way
 }
 
 // CPUVariable is the environment variable that forces a kernel set.
@@ -27,7 +28,7 @@ const CPUVariable = "MESHNET_CPU"
 // chosen picks the kernel set of this process, once: the one named in the environment, else the best that the CPU has.
 var chosen = sync.OnceValues(func() (*kernelSet, error) { return choose(os.Getenv(CPUVariable)) })
 
-// CPU names the kernel set in use: "avx512", "avxvnni", "avx2", "neon" or "generic". When the environment asks for one that this
+// CPU names the kernel set in use: "amx", "avx512", "avxvnni", "avx2", "neon" or "generic". When the environment asks for one that this
 // CPU lacks, it returns that error, as will Pack.
 func CPU() (string, error) {
 	ks, err := chosen()
@@ -35,6 +36,14 @@ func CPU() (string, error) {
 		return "", err
 	}
 	return ks.name, nil
+}
+
+// CPUNote says which better kernel set than the chosen one the CPU has, and why it is not used: "not amx: ..."; or nothing.
+func CPUNote() string {
+	if why, tell := whyNot("amx"); tell {
+		return "not amx: " + why.Error()
+	}
+	return ""
 }
 
 // CPUs names the kernel sets that this machine has, the best first.
@@ -51,7 +60,11 @@ func choose(name string) (*kernelSet, error) {
 			return ks, nil
 		}
 	}
-	return nil, fmt.Errorf("%s=%q: this machine has the kernel sets %s", CPUVariable, name, strings.Join(CPUs(), ", "))
+	err := fmt.Errorf("%s=%q: this machine has the kernel sets %s", CPUVariable, name, strings.Join(CPUs(), ", "))
+	if why, _ := whyNot(name); why != nil {
+		err = fmt.Errorf("%w; not %s: %w", err, name, why)
+	}
+	return nil, err
 }
 
 // generic is the set in plain Go.

@@ -7,10 +7,11 @@ func kernelSets() []*kernelSet {
 	var sets []*kernelSet
 	x := cpu.X86
 	avx2 := x.HasAVX2 && x.HasFMA && x.HasF16C
-	if avx2 && x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512DQ && x.HasAVX512VNNI {
-		ks := &kernelSet{name: "avx512", tile: 6, quantize: quantizeWith(quantizeAVX512)}
-		fillAVX512(ks)
-		sets = append(sets, ks)
+	if a := amxOfThisProcess(); a.set != nil {
+		sets = append(sets, a.set)
+	}
+	if hasAVX512() {
+		sets = append(sets, avx512())
 	}
 	if avx2 && x.HasAVXVNNI { // not so on CPUs that have only AVX-512's encoding of it
 		sets = append(sets, avxVNNI())
@@ -21,6 +22,17 @@ func kernelSets() []*kernelSet {
 		sets = append(sets, ks)
 	}
 	return append(sets, generic())
+}
+
+func hasAVX512() bool {
+	x := cpu.X86
+	return x.HasAVX2 && x.HasFMA && x.HasF16C && x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VL && x.HasAVX512DQ && x.HasAVX512VNNI
+}
+
+func avx512() *kernelSet {
+	ks := &kernelSet{name: "avx512", tile: 6, quantize: quantizeWith(quantizeAVX512)}
+	fillAVX512(ks)
+	return ks
 }
 
 func avxVNNI() *kernelSet {

@@ -29,6 +29,12 @@ func TestKernelSetsOfThisCPU(t *testing.T) {
 		}
 		if has("avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni") {
 			want = slices.Insert(want, 0, "avx512")
+			if a := amxOfThisProcess(); has("amx_tile", "amx_int8") {
+				t.Logf("AMX: %v", a.why) // the system may have it and refuse it
+				if a.set != nil {
+					want = slices.Insert(want, 0, "amx")
+				}
+			}
 		}
 	}
 	var got []string

@@ -15,3 +15,6 @@ func kernelSets() []*kernelSet {
 
 //go:noescape
 func quantizeNEON(x *float32, blocks int, dst *byte, stride int)
+
+// whyNot says why this machine lacks a kernel set that it might have, and whether its owner should be told unasked.
+func whyNot(string) (why error, tell bool) { return nil, false }

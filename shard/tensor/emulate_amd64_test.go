@@ -15,50 +15,61 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// emulatedVariable makes a child process run the AVX-VNNI kernels, whatever its CPU says.
+// emulatedVariable says to a test that it is the traced child.
 const emulatedVariable = "MESHNET_TEST_EMULATED"
 
-// Where the CPU lacks AVX-VNNI, this test runs its kernels all the same: in a child process that it traces. Each of the
-// instructions that the CPU refuses is read from the child's memory, decoded by the manual's table, carried out on the child's
-// registers and stepped over. So every byte of the kernels is what runs elsewhere.
+// emulator carries out the instruction at which a thread stopped and steps over it, or says why not.
+type emulator func(pid int) error
+
+// Where the CPU lacks AVX-VNNI, this test runs its kernels all the same. So every byte of the kernels is what runs elsewhere.
 func TestAVXVNNIEmulated(t *testing.T) {
-	if os.Getenv(emulatedVariable) != "" {
+	if cpu.X86.HasAVXVNNI || !cpu.X86.HasAVX2 || !cpu.X86.HasFMA || !cpu.X86.HasF16C {
+		return // the other tests run them; or nothing can
+	}
+	if emulated(t, emulateVNNI) {
 		sets := []*kernelSet{avxVNNI()}
 		kernelsEqualTwin(t, sets, [][2]int{{64, 256}, {5, 32}, {48, 96}}, []int{1, 2, 3})
 		kernelsEqualNaive(t, sets, 16, 256)
-		return
 	}
-	if cpu.X86.HasAVXVNNI || !cpu.X86.HasAVX2 || !cpu.X86.HasFMA || !cpu.X86.HasF16C {
-		return // the other tests run them; or nothing can
+}
+
+// emulated runs this test once more in a child process that it traces: each instruction that the CPU refuses there is read from
+// the child's memory, decoded by the manual's tables, carried out on the child's registers and memory, and stepped over. It is
+// true in the child. In the parent it fails the test when the child fails, or when nothing was emulated.
+func emulated(t *testing.T, emulate emulator) bool {
+	if os.Getenv(emulatedVariable) != "" {
+		return true
 	}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe, "-test.run=^TestAVXVNNIEmulated$")
+	cmd := exec.Command(exe, "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), emulatedVariable+"=1", "GODEBUG=asyncpreemptoff=1", "GOMAXPROCS=1")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	cmd.SysProcAttr = &unix.SysProcAttr{Ptrace: true}
 	runtime.LockOSThread() // the tracer is a thread
 	defer runtime.UnlockOSThread()
 	if err := cmd.Start(); errors.Is(err, unix.EPERM) {
-		t.Logf("AVX-VNNI is not tested: this machine does not let a process trace its child")
-		return
+		t.Logf("not tested: this machine does not let a process trace its child")
+		return false
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	code, emulated, err := traceChild(cmd.Process.Pid)
-	if err != nil || code != 0 {
+	code, count, err := traceChild(cmd.Process.Pid, emulate)
+	switch {
+	case err != nil || code != 0:
 		t.Fatalf("child: exit code %d, %v", code, err)
-	}
-	if emulated == 0 {
+	case count == 0:
 		t.Fatal("no instruction was emulated")
 	}
-	t.Logf("%d instructions emulated", emulated)
+	t.Logf("%d instructions emulated", count)
+	return false
 }
 
-// traceChild runs a traced process to its end.
-func traceChild(child int) (code, emulated int, err error) {
+// traceChild runs a traced process to its end. The error may be of an instruction that the emulator refused, from which the child
+// died.
+func traceChild(child int, emulate emulator) (code, count int, err error) {
 	var status unix.WaitStatus
 	if _, err := unix.Wait4(child, &status, unix.WALL, nil); err != nil {
 		return 0, 0, err
@@ -66,9 +77,10 @@ func traceChild(child int) (code, emulated int, err error) {
 	if err := unix.PtraceSetOptions(child, unix.PTRACE_O_TRACECLONE|unix.PTRACE_O_EXITKILL); err != nil {
 		return 0, 0, err
 	}
+	var refused error
 	for pid, signal := child, 0; ; {
 		if err := unix.PtraceCont(pid, signal); err != nil && !errors.Is(err, unix.ESRCH) {
-			return 0, emulated, err
+			return 0, count, err
 		}
 		for {
 			if pid, err = unix.Wait4(-1, &status, unix.WALL, nil); err == nil && status.Stopped() {
@@ -76,11 +88,11 @@ func traceChild(child int) (code, emulated int, err error) {
 			}
 			switch {
 			case err != nil && !errors.Is(err, unix.EINTR):
-				return 0, emulated, err
+				return 0, count, err
 			case pid == child && status.Signaled():
-				return -int(status.Signal()), emulated, nil
+				return -int(status.Signal()), count, refused
 			case pid == child && status.Exited():
-				return status.ExitStatus(), emulated, nil
+				return status.ExitStatus(), count, refused
 			}
 		}
 		signal = int(status.StopSignal())
@@ -88,9 +100,8 @@ func traceChild(child int) (code, emulated int, err error) {
 		case unix.SIGTRAP, unix.SIGSTOP: // a thread began
 			signal = 0
 		case unix.SIGILL:
-
-			if emulate(pid) == nil {
-				emulated++
+			if refused = emulate(pid); refused == nil {
+				count++
 				signal = 0
 			}
 		}
@@ -108,8 +119,8 @@ type xstate struct {
 	rest     [16384]byte
 }
 
-// emulate carries out the VPDPBUSD at which a thread stopped, if it is one.
-func emulate(pid int) error {
+// emulateVNNI is the emulator of VPDPBUSD.
+func emulateVNNI(pid int) error {
 	var regs unix.PtraceRegs
 	if err := unix.PtraceGetRegs(pid, &regs); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"github.com/meshnet/meshnet/shard/pool"
 )
 
-// LayFor is PackFused for the kernel set of that name ("avx512", "avxvnni", "avx2", "neon" or "generic"), without the packing: the matrix knows its shape and the Bytes it will take, and has no weights
+// LayFor is PackFused for the kernel set of that name ("amx", "avx512", "avxvnni", "avx2", "neon" or "generic"), without the packing: the matrix knows its shape and the Bytes it will take, and has no weights
 // until it was given memory by Place, and weights by Fill, or memory that holds them already. It must not be used before.
 func LayFor(cpu string, ts ...*gguf.Tensor) (*Matrix, error) {
 	ks, err := choose(cpu)

@@ -25,8 +25,20 @@ func (m *Matrix) MulQ(p *pool.Pool, s *Scratch, out []float32) {
 	if s.n == 0 {
 		return
 	}
+	wide := m.ks.wideRows(m.form, s.n)
+	if wide > 0 {
+		s.mulWide(p, m, wide, out)
+	}
+	if wide < s.n {
+		s.mul(p, m, s.n-wide, out[wide*m.rows:])
+	}
+	runtime.KeepAlive(m)
+}
+
+// mul computes the outputs of the last n rows.
+func (s *Scratch) mul(p *pool.Pool, m *Matrix, n int, out []float32) {
 	j := &s.job
-	j.m, j.acts, j.n, j.out = m, s.prepare(p, m.ks, m.form.float()), s.n, out
+	j.m, j.acts, j.n, j.out = m, s.prepare(p, m.ks, m.form.float(), n), n, out
 	j.split(p.Threads())
 	chunks := j.panelChunks * j.tileChunks
 	if j.run == nil {
@@ -38,7 +50,6 @@ func (m *Matrix) MulQ(p *pool.Pool, s *Scratch, out []float32) {
 	p.Run(chunks, j.run)
 	j.m, j.acts, j.out = nil, nil, nil
 	clear(j.calls)
-	runtime.KeepAlive(m)
 }
 
 // job is one multiplication, cut into chunks of panels times tiles.

@@ -274,7 +274,7 @@ func TestLongRows(t *testing.T) {
 		x := randomActs(n, cols, 2)
 		s := new(Scratch)
 		s.Quantize(p, x, n, cols)
-		acts := s.prepare(p, m.ks, m.form.float())
+		acts := s.prepare(p, m.ks, m.form.float(), n)
 		want := make([]float32, n*panelRows)
 		for g := range panelGroups {
 			c := &call{&m.data[m.form.scales(0, g)], &m.data[m.form.lines(0, g)], m.form.steps(cols), &acts.data[0],

@@ -53,10 +53,14 @@ type Kernels struct {
 func Names() []string { return []string{"avx512", "avx2", "neon", "generic"} }
 
 // For returns the kernel set of that name: "avx512", "avx2", "neon" or "generic". It
-// fails when this CPU or this build lacks it. "avxvnni" adds integers to "avx2", of which there are none here.
+// fails when this CPU or this build lacks it. "avxvnni" and "amx" add integers to "avx2" and
+// "avx512", of which there are none here.
 func For(name string) (*Kernels, error) {
-	if name == "avxvnni" {
+	switch name { // sets of package tensor
+	case "avxvnni":
 		name = "avx2"
+	case "amx":
+		name = "avx512"
 	}
 	for _, k := range sets() {
 		if k.Name != name {
