@@ -177,19 +177,23 @@ func (o *opener) block(w, zero, sign string) {
 	}
 }
 
-// tiles writes a configuration of tiles as LDTILECFG reads it: 0 and 1 are sums of 16 x 16 int32, 2 and 3 activations of 16 rows, 4
-// and 5 weights; for 32 values or, of a half, 16.
+// tiles writes the configuration of the kernels: 0 and 1 are sums of 16 x 16 int32, 2 and 3 activations of 16 rows, 4 and 5 weights;
+// for 32 values or, of a half, 16.
 func tiles(s *source, halves bool) {
 	k := 32
 	if halves {
 		k = 16
 	}
+	s.tileConfig(configName(halves), [][2]int{{16, 64}, {16, 64}, {16, k}, {16, k}, {k / 4, 64}, {k / 4, 64}})
+}
+
+// tileConfig writes what LDTILECFG reads: each tile's rows, and bytes of a row.
+func (s *source) tileConfig(name string, shapes [][2]int) {
 	var cfg [64]byte
 	cfg[0] = 1 // the palette
-	for t, shape := range [][2]int{{16, 64}, {16, 64}, {16, k}, {16, k}, {k / 4, 64}, {k / 4, 64}} {
+	for t, shape := range shapes {
 		cfg[48+t], cfg[16+2*t] = byte(shape[0]), byte(shape[1])
 	}
-	name := configName(halves)
 	for i := 0; i < len(cfg); i += 8 {
 		fmt.Fprintf(s, "DATA %s<>+%d(SB)/8, $%#016x\n", name, i, binary.LittleEndian.Uint64(cfg[i:]))
 	}
@@ -365,6 +369,28 @@ func (k *tileKernel) minimums() {
 			k.p("VFMADD231PS.BCST %d(DI), Z17, Z%d", field+4*t, t)
 		}
 	}
+}
+
+// peak writes the loop of package probe: four independent products of full tiles a round.
+func peak() string {
+	s := newSource()
+	var shapes [8][2]int
+	for t := range shapes {
+		shapes[t] = [2]int{16, 64}
+	}
+	s.tileConfig("tiles", shapes[:])
+	fmt.Fprintf(s, "\n// func dotTiles(n int)\nTEXT ·dotTiles(SB), NOSPLIT, $0-8\n\tMOVQ n+0(FP), CX\n")
+	s.p("LEAQ tiles<>(SB), AX")
+	s.bytes(ldtilecfg(ax), "LDTILECFG (AX)") // which sets all tiles to zero
+	s.label("loop")
+	for i := range 4 {
+		s.bytes(tdpbssd(i, 4+i/2, 6+i%2), "TDPBSSD T%d, T%d, T%d", 6+i%2, 4+i/2, i)
+	}
+	s.p("DECQ CX")
+	s.p("JNZ loop")
+	s.bytes(tilerelease(), "TILERELEASE")
+	s.p("RET")
+	return s.String()
 }
 
 // lay writes the function that turns tiles of 16 rows, as quantizers write them, into those of the tile kernels, where they lie.

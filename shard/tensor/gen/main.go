@@ -1,6 +1,6 @@
 // Command gen writes the kernels of package tensor: for amd64 kernels_avx512_amd64.s, kernels_avxvnni_amd64.s,
-// kernels_avx2_amd64.s, quantize_amd64.s, kernels_amx_amd64.s, kernels_amd64.go and kernels_amx_amd64.go, for arm64
-// kernels_neon_arm64.s and kernels_arm64.go. Run it in the package's directory (go generate).
+// kernels_avx2_amd64.s, quantize_amd64.s, kernels_amx_amd64.s, kernels_amd64.go, kernels_amx_amd64.go and
+// probe/tiles_amd64.s; for arm64 kernels_neon_arm64.s and kernels_arm64.go. Run it in the package's directory (go generate).
 //
 // It is a plain text generator and knows only what the kernels need. Every kernel equals the twin in twin.go bit by bit;
 // the layout of what it reads is in form.go (weights) and acts.go (activations).
@@ -294,6 +294,7 @@ func outputs() map[string]string {
 	table, stubs = &strings.Builder{}, &strings.Builder{}
 	out["kernels_amx_amd64.s"] = amx(stubs, table)
 	out["kernels_amx_amd64.go"] = declarations(stubs, table)
+	out["probe/tiles_amd64.s"] = peak()
 	table, stubs = &strings.Builder{}, &strings.Builder{}
 	out["kernels_neon_arm64.s"] = neonKernels(stubs, table)
 	out["kernels_arm64.go"] = declarations(stubs, table)

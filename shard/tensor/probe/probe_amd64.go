@@ -1,10 +1,17 @@
 package probe
 
-import "golang.org/x/sys/cpu"
+import (
+	"slices"
+
+	"github.com/meshnet/meshnet/shard/tensor"
+	"golang.org/x/sys/cpu"
+)
 
 func int8Loop() loop {
 	x := cpu.X86
 	switch {
+	case slices.Contains(tensor.CPUs(), "amx"): // so this process may use them
+		return loop{"TDPBSSD, tiles of 16 x 64", 4 * 2 * 16 * 16 * 64, dotTiles}
 	case x.HasAVX512F && x.HasAVX512BW && x.HasAVX512VNNI:
 		return loop{"VPDPBUSD, 512 bits", 24 * 128, dotAVX512}
 	case x.HasAVX2 && x.HasAVXVNNI:
@@ -38,6 +45,9 @@ func read(p *byte, n, stride int) {
 //
 //go:noescape
 func readAVX2(p *byte, n, stride int)
+
+//go:noescape
+func dotTiles(n int)
 
 //go:noescape
 func dotAVX512(n int)

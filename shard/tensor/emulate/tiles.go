@@ -1,9 +1,15 @@
-package tensor
+//go:build linux && amd64
+
+package emulate
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // tileUnit is AMX as Intel's manual describes it (volume 2, LDTILECFG to TILEZERO, TDPBSSD; exceptions AMX-E1 to E6), but for
@@ -236,4 +242,55 @@ func (u *tileUnit) dot(sums, a, b, prefix int) error {
 		}
 	}
 	return nil
+}
+
+// tileEmulator is the emulator of AMX: a unit for each thread.
+type tileEmulator struct {
+	units  map[int]*tileUnit
+	memory *os.File // of the child
+}
+
+// AMX emulates tiles. At the end of the test it checks that each thread has released its own.
+func AMX(t testing.TB) Emulator {
+	e := &tileEmulator{units: map[int]*tileUnit{}}
+	t.Cleanup(func() {
+		if e.memory != nil {
+			e.memory.Close()
+		}
+		for pid, u := range e.units {
+			if u.configured {
+				t.Errorf("thread %d ended with tiles configured", pid)
+			}
+		}
+	})
+	return e.emulate
+}
+
+func (e *tileEmulator) emulate(pid int) error {
+	if e.memory == nil {
+		f, err := os.OpenFile(fmt.Sprintf("/proc/%d/mem", pid), os.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		e.memory = f
+	}
+	var regs unix.PtraceRegs
+	if err := unix.PtraceGetRegs(pid, &regs); err != nil {
+		return err
+	}
+	var code [16]byte
+	if n, err := e.memory.ReadAt(code[:], int64(regs.Rip)); n < 11 {
+		return err
+	}
+	general := [16]uint64{regs.Rax, regs.Rcx, regs.Rdx, regs.Rbx, regs.Rsp, regs.Rbp, regs.Rsi, regs.Rdi,
+		regs.R8, regs.R9, regs.R10, regs.R11, regs.R12, regs.R13, regs.R14, regs.R15}
+	if e.units[pid] == nil {
+		e.units[pid] = new(tileUnit)
+	}
+	size, err := e.units[pid].step(code[:], &general, e.memory)
+	if err != nil {
+		return fmt.Errorf("at %#x, % x: %w", regs.Rip, code, err)
+	}
+	regs.Rip += uint64(size)
+	return unix.PtraceSetRegs(pid, &regs)
 }
