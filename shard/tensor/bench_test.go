@@ -19,7 +19,11 @@ func BenchmarkKernel(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			for _, n := range []int{1, 2, ks.tile} {
+			counts := []int{1, 2, ks.tile}
+			if ks.wide != nil {
+				counts = append(counts, 2*ks.wide.least)
+			}
+			for _, n := range counts {
 				b.Run(fmt.Sprintf("%s/%s/n=%d", ks.name, typ, n), func(b *testing.B) {
 					s, out := new(Scratch), make([]float32, n*rows)
 					s.Quantize(p, randomActs(n, cols, 2), n, cols)

@@ -52,8 +52,8 @@ const (
 	wideSumsBytes = 2048
 	// Blocks that are opened at once: the groups of a panel then take under 1 MB.
 	maxWideBlocks = 256
-	// Products of 16 x 16 x 32 in one call: at some 80 cycles, and twice that with halves, it takes under 100 us.
-	maxWideProducts = 1024
+	// Products of 16 x 16 x 32 in one call: at some 80 cycles, and twice that with halves, it takes some 30 us.
+	maxWideProducts = 512
 )
 
 // wideKind is which of the multiply functions takes a form.

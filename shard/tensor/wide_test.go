@@ -62,19 +62,19 @@ func multiplyPlain(kind int, c *wideCall) {
 			weights := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(c.weights), g*c.blocks*size)), c.blocks*size)
 			acts := unsafe.Slice((*byte)(unsafe.Add(unsafe.Pointer(c.acts), t*c.stride)), c.blocks*wideActBytes)
 			for v := range wideRows {
-				out := unsafe.Slice((*float32)(unsafe.Add(unsafe.Pointer(c.out), (t*wideRows+v)*c.outRow+64*g)), groupRows)
 				for r := range groupRows {
 					if c.mask>>r&1 == 0 {
 						continue
 					}
+					out := (*float32)(unsafe.Add(unsafe.Pointer(c.out), (t*wideRows+v)*c.outRow+64*g+4*r))
 					acc := float32(0)
 					if c.resume == 1 {
-						acc = out[r]
+						acc = *out
 					}
 					for b := range c.blocks {
 						acc = blockPlain(weights[b*size:][:size], acts[b*wideActBytes:], r, v, lines, mins, acc)
 					}
-					out[r] = acc
+					*out = acc
 				}
 			}
 		}
