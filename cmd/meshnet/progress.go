@@ -74,6 +74,21 @@ func (p *progress) At(done int64) {
 	}
 }
 
+// late is a task for a person who looks on, begun only when it has taken half a second.
+func (p *progress) late(task string) func(done, total int64) {
+	begun, started := time.Now(), false
+	return func(done, total int64) {
+		switch {
+		case !p.live || !started && time.Since(begun) < 500*time.Millisecond:
+			return
+		case !started:
+			p.Start(task, total)
+			started = true
+		}
+		p.At(done)
+	}
+}
+
 // Note is a line for the person.
 func (p *progress) Note(text string) {
 	p.mu.Lock()

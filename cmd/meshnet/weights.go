@@ -132,7 +132,9 @@ type localHead struct {
 // loadLocal loads the whole model.
 func (a *app) loadLocal(w *weights) (*localHead, error) {
 	p := pool.New(a.threads)
-	engine, err := w.model.LoadRange(0, w.model.Info().Layers, shard.Options{Pool: p})
+	bar := newProgress(a)
+	engine, err := w.model.LoadRange(0, w.model.Info().Layers, shard.Options{Pool: p, Progress: bar.late("loading " + w.Name)})
+	bar.Done()
 	if err != nil {
 		p.Close()
 		return nil, fail(exitModel, err)
