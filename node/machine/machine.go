@@ -16,16 +16,13 @@ import (
 	"time"
 )
 
-// Machine is this machine, as the files of a Linux system under a root directory tell it. On other systems nothing is known.
+// Machine is a machine as the files of a Linux system tell it. The zero value is this one. On other systems nothing is known.
 type Machine struct{ root string }
 
-// At is the machine whose files are under root; "" is the real one.
-func At(root string) Machine {
-	if root == "" {
-		root = "/"
-	}
-	return Machine{root}
-}
+// At is the machine whose files are under the directory root.
+func At(root string) Machine { return Machine{root} }
+
+func (m Machine) path(path string) string { return filepath.Join("/", m.root, path) }
 
 // Power is what feeds the machine.
 type Power int
@@ -107,7 +104,7 @@ func (m Machine) own() (uint64, error) {
 
 // Power looks at what feeds the machine. A machine without any battery is on mains; one that lists no supplies is unknown.
 func (m Machine) Power() Power {
-	dir := filepath.Join(m.root, "sys/class/power_supply")
+	dir := m.path("sys/class/power_supply")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return PowerUnknown
@@ -248,7 +245,7 @@ func (m Machine) groupQuota(dir string) float64 {
 }
 
 func (m Machine) read(path string) (string, error) {
-	b, err := os.ReadFile(filepath.Join(m.root, path))
+	b, err := os.ReadFile(m.path(path))
 	return string(b), err
 }
 

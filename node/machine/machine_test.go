@@ -100,10 +100,11 @@ func TestRealFiles(t *testing.T) {
 	if _, err := os.Stat("/proc/stat"); err != nil {
 		return // not Linux: nothing is known
 	}
-	if s := At("").Sample(); !s.CPUKnown || s.Others > s.Total {
+	var m Machine
+	if s := m.Sample(); !s.CPUKnown || s.Others > s.Total {
 		t.Errorf("%+v", s)
 	}
-	if n := At("").Threads(runtime.GOMAXPROCS(0)); n < 1 || n > runtime.GOMAXPROCS(0) {
+	if n := m.Threads(runtime.GOMAXPROCS(0)); n < 1 || n > runtime.GOMAXPROCS(0) {
 		t.Errorf("%d threads of %d", n, runtime.GOMAXPROCS(0))
 	}
 }
