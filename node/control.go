@@ -23,6 +23,7 @@ import (
 type controls struct {
 	evict func(session string) (int, error) // a prefix of the id in hex, or "all"
 	drain func()
+	pause func(asked bool) // until told otherwise
 }
 
 // control is a node's socket for people and scripts on this machine: HTTP over
@@ -75,6 +76,16 @@ func (n *Node) serveControl(status func() Status, c controls) (*control, error) 
 		c.drain()
 		reply(w, map[string]bool{"draining": true})
 	})
+	for path, asked := range map[string]bool{"POST /pause": true, "POST /resume": false} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) {
+			if c.pause == nil {
+				http.Error(w, "this node serves nothing that could be paused", http.StatusNotFound)
+				return
+			}
+			c.pause(asked)
+			reply(w, map[string]bool{"pause": asked})
+		})
+	}
 	ctl.srv = &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, MaxHeaderBytes: 16 << 10}
 	ctl.done.Go(func() { ctl.srv.Serve(l) })
 	return ctl, nil

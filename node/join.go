@@ -13,6 +13,7 @@ import (
 
 	"github.com/meshnet/meshnet/cache"
 	"github.com/meshnet/meshnet/node/head"
+	"github.com/meshnet/meshnet/node/machine"
 	"github.com/meshnet/meshnet/p2p"
 	"github.com/meshnet/meshnet/p2p/wire"
 	"github.com/meshnet/meshnet/route"
@@ -32,6 +33,11 @@ type JoinConfig struct {
 	Threads int
 	Cache   cache.Config
 
+	// Pause says when the node takes no work, as Machine tells; the zero values: never, this machine.
+	Pause   machine.Rules
+	Machine machine.Machine
+	Looks   <-chan time.Time // when to look at Machine; nil: every machine.LookEvery
+
 	// SelfTest says whether this machine computes the bits that all others do; nil: selftest.Run. On its error Run ends before the
 	// node is on the network.
 	SelfTest func(context.Context) error
@@ -41,6 +47,7 @@ type JoinConfig struct {
 	Progress func(done, total int64)
 	Serving  func(Status)
 	Draining func()
+	Paused   func(why string) // "": it serves again
 }
 
 const (
@@ -62,6 +69,7 @@ type volunteer struct {
 	speed   speed
 	shard   ShardStatus  // fixed before serving is set
 	state   atomic.Int32 // wire.OfferState
+	pause   *pause
 }
 
 // Run joins the mesh and serves layers until ctx ends or the node is told to
@@ -78,7 +86,7 @@ func Run(ctx context.Context, cfg JoinConfig) (err error) {
 	if err := cfg.selfTest(ctx); err != nil {
 		return fmt.Errorf("this machine cannot join: %w", err)
 	}
-	v := &volunteer{cfg: cfg}
+	v := &volunteer{cfg: cfg, pause: newPause()}
 	v.state.Store(int32(wire.Joining))
 
 	// On the network, not yet serving.
@@ -93,7 +101,7 @@ func Run(ctx context.Context, cfg JoinConfig) (err error) {
 	}
 	defer v.cache.Close()
 	v.node.registry.MustRegister(v.cache)
-	ctl, err := v.node.serveControl(v.status, controls{evict: v.evict, drain: drain})
+	ctl, err := v.node.serveControl(v.status, controls{evict: v.evict, drain: drain, pause: v.pause.ask})
 	if err != nil {
 		return err
 	}
@@ -128,7 +136,9 @@ func Run(ctx context.Context, cfg JoinConfig) (err error) {
 		cfg.Serving(v.status())
 	}
 	v.node.log.Info("serving", "model", cfg.Model.Name, "start", v.cfg.Start, "end", v.cfg.End, "decode", v.speed.decode)
+	looking := v.look(ctx)
 	v.keepOffer(ctx)
+	<-looking
 	return v.leave(context.WithoutCancel(ctx))
 }
 
@@ -257,7 +267,7 @@ func (v *volunteer) offer() error {
 	return nil
 }
 
-// keepOffer renews the offer with today's figures until ctx ends.
+// keepOffer renews the offer with today's figures and pauses when there is a reason, until ctx ends.
 func (v *volunteer) keepOffer(ctx context.Context) {
 	t := time.NewTicker(refreshOffer)
 	defer t.Stop()
@@ -265,16 +275,19 @@ func (v *volunteer) keepOffer(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-v.pause.changed:
+			v.follow()
 		case <-t.C:
-			if err := v.offer(); err != nil {
-				v.node.log.Warn("the offer was not renewed", "err", err)
-			}
+		}
+		if err := v.offer(); err != nil {
+			v.node.log.Warn("the offer was not renewed", "err", err)
 		}
 	}
 }
 
 // leave is the drain of design/protocol.md: nobody who chats waits for us.
 func (v *volunteer) leave(ctx context.Context) error {
+	v.pause.end()
 	v.state.Store(int32(wire.Draining))
 	v.node.discover.Serve(v.cfg.Model.Fingerprint, 0, 0)
 	if v.cfg.Draining != nil {
@@ -302,6 +315,9 @@ func (v *volunteer) evict(session string) (int, error) {
 func (v *volunteer) status() Status {
 	state := wire.OfferState(v.state.Load())
 	s := v.node.status("volunteer", state.String())
+	if why := v.pause.why(); why != "" {
+		s.Node.State, s.Node.Paused = "paused", why
+	}
 	s.Cache = cacheStatus(v.cache.Stats())
 	if server := v.serving.Load(); server != nil {
 		s.Sessions = sessionStatus(string(v.node.Self()), server.Sessions())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/meshnet/meshnet/node/head"
+	"github.com/meshnet/meshnet/node/machine"
 	"github.com/meshnet/meshnet/p2p/wire"
 	"github.com/meshnet/meshnet/route"
 	"github.com/meshnet/meshnet/shard"
@@ -301,6 +302,88 @@ func TestTogether(t *testing.T) {
 	slices.SortFunc(got, func(a, b Status) int { return a.Shard.Start - b.Shard.Start })
 	if got[0].Shard.Start != 2 || got[0].Shard.End != 5 || got[1].Shard.Start != 5 || got[1].Shard.End != 8 {
 		t.Errorf("they took %d:%d and %d:%d; 2:8 was missing", got[0].Shard.Start, got[0].Shard.End, got[1].Shard.Start, got[1].Shard.End)
+	}
+}
+
+// TestPause: a node whose machine is on battery drains, is seen to, and comes back; so does one that was asked to.
+func TestPause(t *testing.T) {
+	root := t.TempDir()
+	plug := filepath.Join(root, "sys/class/power_supply/AC")
+	if err := os.MkdirAll(plug, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	power := func(online string) {
+		for name, text := range map[string]string{"type": "Mains", "online": online} {
+			if err := os.WriteFile(filepath.Join(plug, name), []byte(text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		battery := filepath.Join(filepath.Dir(plug), "BAT0")
+		if err := os.MkdirAll(battery, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(battery, "type"), []byte("Battery"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	power("1")
+	m := newMesh(t)
+	looks := make(chan time.Time)
+	paused := make(chan string, 1)
+	s, _ := m.join("a", func(c *JoinConfig) {
+		c.Start, c.End = 0, 8
+		c.Pause, c.Machine, c.Looks = machine.Rules{Battery: true}, machine.At(root), looks
+		c.Paused = func(why string) { paused <- why }
+	})
+	m.join("b", func(c *JoinConfig) { c.Start, c.End = 0, 8 })
+	socket := filepath.Join(m.home, "nodes", "a", "control.sock")
+	ask := func(what string) {
+		var out any
+		if err := call(t.Context(), socket, "POST", what, nil, &out); err != nil {
+			t.Fatal(err)
+		}
+	}
+	at := time.Unix(1000, 0)
+	look := func() { // twice, a minute apart: what holds then is believed
+		for range 2 {
+			looks <- at
+			at = at.Add(time.Minute)
+		}
+	}
+	for _, step := range []struct {
+		what       string
+		do         func()
+		why, state string
+		seen       string
+	}{
+		{"unplugged", func() { power("0"); look() }, "on battery", "paused", "draining"},
+		{"plugged in", func() { power("1"); look() }, "", "online", "online"},
+		{"asked", func() { ask("/pause") }, "as asked", "paused", "draining"},
+		{"asked back", func() { ask("/resume") }, "", "online", "online"},
+	} {
+		step.do()
+		select {
+		case why := <-paused:
+			if why != step.why {
+				t.Errorf("%s: %q, want %q", step.what, why, step.why)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatalf("%s: the node does nothing", step.what)
+		}
+		deadline := time.Now().Add(20 * time.Second)
+		for {
+			var own, other Status
+			err := errors.Join(call(t.Context(), socket, "GET", "/status", nil, &own),
+				call(t.Context(), filepath.Join(m.home, "nodes", "b", "control.sock"), "GET", "/status", nil, &other))
+			i := slices.IndexFunc(other.Peers, func(p PeerStatus) bool { return p.Peer == s.Node.Peer })
+			if err == nil && own.Node.State == step.state && own.Node.Paused == step.why && i >= 0 && other.Peers[i].State == step.seen {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: %v; state %q (%q), others see %+v", step.what, err, own.Node.State, own.Node.Paused, other.Peers)
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
 	}
 }
 

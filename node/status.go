@@ -33,8 +33,9 @@ type Status struct {
 // NodeStatus says who the node is.
 type NodeStatus struct {
 	Name      string   `json:"name"`
-	Role      string   `json:"role"` // "volunteer", "head", "visitor"
-	State     string   `json:"state"`
+	Role      string   `json:"role"`             // "volunteer", "head", "visitor"
+	State     string   `json:"state"`            // that of the offer, or "paused"
+	Paused    string   `json:"paused,omitempty"` // why
 	Peer      string   `json:"peer"`
 	Addrs     []string `json:"addrs"`
 	Network   string   `json:"network"`

@@ -129,7 +129,8 @@ func (n *Node) start() error {
 		return nil
 	}
 	m := n.mesh
-	args := append([]string{"join", "-v", "--model", m.cfg.Model, "--layers", n.Layers, "--threads", strconv.Itoa(m.cfg.Threads)},
+	// Nodes of an experiment are all of this machine: none is to make room for the others.
+	args := append([]string{"join", "-v", "--model", m.cfg.Model, "--layers", n.Layers, "--threads", strconv.Itoa(m.cfg.Threads), "--nice", "0", "--pause", "never"},
 		n.flags(m.cfg.Network, n.Name, m.peers(n.Name, bootstraps))...)
 	cmd := m.command(context.Background(), args...)
 	m.cfg.Log("%s: meshnet %s", n.Name, strings.Join(args, " "))
@@ -260,6 +261,18 @@ func (n *Node) Evict(ctx context.Context, session string) (int, error) {
 	var out struct{ Evicted int }
 	err = n.call(ctx, "POST", "/evict", bytes.NewReader(body), &out)
 	return out.Evicted, err
+}
+
+// Pause makes the node take no work until Resume. Its sessions move to others, if there are any.
+func (n *Node) Pause(ctx context.Context) error {
+	var out struct{}
+	return n.call(ctx, "POST", "/pause", nil, &out)
+}
+
+// Resume ends a Pause.
+func (n *Node) Resume(ctx context.Context) error {
+	var out struct{}
+	return n.call(ctx, "POST", "/resume", nil, &out)
 }
 
 // Status is the part of a node's own status that tests look at.

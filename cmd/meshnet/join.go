@@ -10,13 +10,17 @@ import (
 	"github.com/meshnet/meshnet/cache"
 	"github.com/meshnet/meshnet/cache/blob"
 	"github.com/meshnet/meshnet/node"
+	"github.com/meshnet/meshnet/node/machine"
 )
 
 // joinCmd lends this machine.
 type joinCmd struct {
 	modelFlag
-	Layers string `help:"Layers to serve: A:B (A to B-1), or auto: those that the mesh lacks most." default:"auto" placeholder:"A:B|auto"`
-	Memory string `help:"Memory for weights with --layers auto, e.g. 4GiB (default: half of what is free)." placeholder:"SIZE"`
+	Layers string   `help:"Layers to serve: A:B (A to B-1), or auto: those that the mesh lacks most." default:"auto" placeholder:"A:B|auto"`
+	Memory string   `help:"Memory for weights with --layers auto, e.g. 4GiB (default: half of what is free)." placeholder:"SIZE"`
+	Nice   int      `help:"Nice level, 0 to 19: how far other processes of this machine go first." default:"5" placeholder:"N"`
+	Pause  []string `help:"When to take no work: battery, busy (others keep the machine busy), both, or never." default:"battery" placeholder:"WHEN"`
+	Busy   int      `help:"Percent of the machine's CPU time that others must have had over a minute for --pause busy." default:"50" placeholder:"PERCENT"`
 	netFlags
 }
 
@@ -27,7 +31,8 @@ func (joinCmd) Help() string {
   meshnet join --model smollm2 --layers 10:20 --peer /ip4/192.0.2.7/tcp/4001/p2p/12D3Koo...
 
 The session cache is set by MESHNET_SHARD_CACHE_TTL_SECONDS, MESHNET_SHARD_CACHE_MAX_SESSIONS and
-MESHNET_SHARD_CACHE_MAX_BYTES. Ctrl-C leaves politely within 30 s; a second Ctrl-C at once.`
+MESHNET_SHARD_CACHE_MAX_BYTES. A paused node keeps its layers and says that it drains; chats move to others and it comes back
+by itself. Ctrl-C leaves politely within 30 s; a second Ctrl-C at once.`
 }
 
 // Run serves until it is stopped.
@@ -36,6 +41,9 @@ func (j *joinCmd) Run(a *app) error {
 	cfg := node.JoinConfig{Threads: a.threads}
 	var err error
 	if err := j.layers(&cfg); err != nil {
+		return err
+	}
+	if err := j.manners(&cfg); err != nil {
 		return err
 	}
 	if cfg.Cache, err = cache.FromEnv(os.Getenv); err != nil {
@@ -70,7 +78,38 @@ func (j *joinCmd) Run(a *app) error {
 	cfg.Draining = func() {
 		fmt.Fprintln(a.stderr, "leaving: no new sessions, waiting for those that run (again to leave at once)")
 	}
+	cfg.Paused = func(why string) {
+		if why == "" {
+			fmt.Fprintln(a.stderr, "serving again")
+			return
+		}
+		fmt.Fprintf(a.stderr, "paused: %s; no new sessions until that is over\n", why)
+	}
+	if err := machine.Nice(j.Nice); err != nil {
+		fmt.Fprintf(a.stderr, "meshnet: --nice: %v; going on without\n", err)
+	}
 	return startError(node.Run(a.ctx, cfg))
+}
+
+// manners reads --nice, --pause and --busy.
+func (j *joinCmd) manners(cfg *node.JoinConfig) error {
+	if j.Nice < 0 || j.Nice > 19 {
+		return usage("--nice %d: give a level from 0 to 19", j.Nice)
+	}
+	if j.Busy < 1 || j.Busy > 99 {
+		return usage("--busy %d: give a percentage from 1 to 99", j.Busy)
+	}
+	for _, when := range j.Pause {
+		switch {
+		case when == "battery":
+			cfg.Pause.Battery = true
+		case when == "busy":
+			cfg.Pause.Busy = float64(j.Busy) / 100
+		case when != "never" || len(j.Pause) > 1:
+			return usage("--pause %q: give battery, busy, battery,busy or never", strings.Join(j.Pause, ","))
+		}
+	}
+	return nil
 }
 
 // layers reads --layers and --memory.

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +22,7 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/lmittmann/tint"
 	"github.com/meshnet/meshnet/cache/blob"
+	"github.com/meshnet/meshnet/node/machine"
 	"github.com/meshnet/meshnet/shard/chat"
 	"golang.org/x/term"
 )
@@ -28,7 +30,7 @@ import (
 // cli is the whole command line.
 type cli struct {
 	Home    string `help:"Directory of models, identities and sockets (default: $XDG_DATA_HOME/meshnet or ~/.local/share/meshnet)." env:"MESHNET_HOME" placeholder:"DIR" group:"Common"`
-	Threads int    `help:"Threads to compute with (0: all cores)." env:"MESHNET_THREADS" placeholder:"N" group:"Common"`
+	Threads int    `help:"Threads to compute with (0: as many as this process has cores, hyperthreads not counted)." env:"MESHNET_THREADS" placeholder:"N" group:"Common"`
 	Packed  string `help:"Disk for packed weights, which make the next start a matter of mapping files: a size such as 16GiB, or off." env:"MESHNET_PACKED" default:"off" placeholder:"SIZE" group:"Common"`
 	JSON    bool   `help:"Print one JSON object instead of text." name:"json" group:"Common"`
 	Verbose bool   `help:"Log what happens to stderr." short:"v" group:"Common"`
@@ -101,6 +103,9 @@ func run(args []string) int {
 	ctx, stop := sig.context()
 	defer stop()
 	a := &app{ctx: ctx, signals: sig, stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, threads: c.Threads, packedMax: c.Packed, json: c.JSON, verbose: c.Verbose, log: logger(os.Stderr, c.Verbose)}
+	if a.threads <= 0 {
+		a.threads = machine.Machine{}.Threads(runtime.GOMAXPROCS(0))
+	}
 	if a.home, err = homeDir(c.Home); err == nil {
 		err = parsed.Run(a)
 	}

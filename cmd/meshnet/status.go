@@ -81,7 +81,11 @@ func (s *statusCmd) Run(a *app) error {
 }
 
 func printNode(w io.Writer, n node.Status) {
-	fmt.Fprintf(w, "%s  %s, %s, mesh %q, up %s, %d peers connected, %s kernels\n", n.Node.Name, n.Node.Role, n.Node.State, n.Node.Network,
+	state := n.Node.State
+	if n.Node.Paused != "" {
+		state += " (" + n.Node.Paused + ")"
+	}
+	fmt.Fprintf(w, "%s  %s, %s, mesh %q, up %s, %d peers connected, %s kernels\n", n.Node.Name, n.Node.Role, state, n.Node.Network,
 		time.Duration(n.Node.UptimeS*float64(time.Second)).Round(time.Second), n.Node.Connected, cmp.Or(kernels(n.Node.Kernels, n.Node.Note), "unknown"))
 	if n.Shard != nil {
 		fmt.Fprintf(w, "  serves layers %d:%d of %s, %s, %.2f ms a token\n", n.Shard.Start, n.Shard.End, n.Model.Name, blob.Bytes(n.Shard.Bytes), float64(n.Shard.DecodeMicros)/1000)

@@ -388,23 +388,27 @@ func (s *Server) park(ctx context.Context, c *conn, o *wire.Open) (*session, *re
 	}
 }
 
+const maxGrace = 30 * time.Second // that a LEAVING promises
+
+// Pause refuses new sessions and tells the heads of the present ones, which move to others if there are any; those that
+// find none are served on.
+func (s *Server) Pause() { s.sendAway(maxGrace) }
+
+// Resume takes new sessions again. After Drain it is not to be called.
+func (s *Server) Resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining = false
+}
+
 // Drain refuses new sessions, tells the heads of the present ones, and waits until
 // they are gone or ctx ends, whose error it returns then.
 func (s *Server) Drain(ctx context.Context) error {
-	grace := uint32(30_000)
+	grace := maxGrace
 	if d, ok := ctx.Deadline(); ok {
-		grace = uint32(min(max(time.Until(d).Milliseconds(), 0), 30_000))
+		grace = min(max(time.Until(d), 0), maxGrace)
 	}
-	s.mu.Lock()
-	s.draining = true
-	live := make([]*session, 0, len(s.sessions))
-	for _, ss := range s.sessions {
-		live = append(live, ss)
-	}
-	s.mu.Unlock()
-	for _, ss := range live {
-		_ = ss.head.write(&wire.Leaving{Session: ss.open.Session, Epoch: ss.open.Epoch, Grace: grace}, 0)
-	}
+	s.sendAway(grace)
 	for {
 		s.mu.Lock()
 		n, changed := len(s.sessions), s.changed
@@ -417,6 +421,20 @@ func (s *Server) Drain(ctx context.Context) error {
 		case <-ctx.Done():
 			return fmt.Errorf("drain: %d sessions are left: %w", n, ctx.Err())
 		}
+	}
+}
+
+// sendAway refuses new sessions and tells the heads of the present ones.
+func (s *Server) sendAway(grace time.Duration) {
+	s.mu.Lock()
+	s.draining = true
+	live := make([]*session, 0, len(s.sessions))
+	for _, ss := range s.sessions {
+		live = append(live, ss)
+	}
+	s.mu.Unlock()
+	for _, ss := range live {
+		_ = ss.head.write(&wire.Leaving{Session: ss.open.Session, Epoch: ss.open.Epoch, Grace: uint32(grace.Milliseconds())}, 0)
 	}
 }
 

@@ -452,6 +452,32 @@ func TestDrain(t *testing.T) {
 	})
 }
 
+// TestPause: a paused peer refuses who comes, tells who is there and serves them on; resumed, it is as before.
+func TestPause(t *testing.T) {
+	bubble(t, func(t *testing.T, w *hoptest.World) {
+		r, _ := ready(w, "head", "p", open())
+		server := w.Peer("p").Server
+		server.Pause()
+		if l, ok := r.get().(*wire.Leaving); !ok || l.Grace == 0 || l.Session != sid {
+			t.Errorf("%+v", l)
+		}
+		o := open()
+		o.Session[0] = 9
+		late := dial(w, "head", "p", p2p.ActivationProtocol)
+		late.send(o)
+		if c := late.code(); c != wire.CodeDraining {
+			t.Errorf("OPEN while paused: %v", c)
+		}
+		_ = late.s.Close()
+		r.send(step(1, 0, 4))
+		expect(t, r.get(), 4)
+		server.Resume()
+		again, _ := ready(w, "head", "p", o)
+		_ = again.s.Close()
+		_ = r.s.Close()
+	})
+}
+
 // TestHeadWithoutHeart: a head that opens a session and never beats loses it.
 func TestHeadWithoutHeart(t *testing.T) {
 	bubble(t, func(t *testing.T, w *hoptest.World) {

@@ -20,6 +20,12 @@ const (
 	maxSpin = 1500
 	// A park that ends sooner than this would have been better spent spinning.
 	spinPays = 100 * time.Microsecond
+	// Whether the helpers are worth it is judged after this much time in loops.
+	judgeAfter = 30 * time.Millisecond
+	// A helper that was not worth it rests; longer each time, until a trial succeeds.
+	minRest, maxRest = 40 * time.Millisecond, 640 * time.Millisecond
+	// Threads share the memory's bandwidth, so that without one of them the rest is faster than before.
+	aloneGain = 0.5
 	// parkedCaller is added to Pool.pending by a caller that goes to sleep; far above any loop's length.
 	parkedCaller = 1 << 48
 )
@@ -27,6 +33,10 @@ const (
 // Pool is a caller and Threads()-1 helper goroutines. Helpers wait for the next loop by spinning for a while and then
 // sleeping; each learns for how long spinning pays, so that a quiet machine joins in under a microsecond and a busy or
 // idle one is left alone.
+//
+// Where others hold cores too, a helper that is put off its core within a call holds up everybody for a time slice of
+// the system, as long as a whole decode step. Run weighs those waits against what helpers do, rests one after the other
+// while they cost more than they bring, and tries again later.
 type Pool struct {
 	threads int
 	mu      sync.Mutex  // held by the Run under way
@@ -43,6 +53,11 @@ type Pool struct {
 	joined  chan struct{} // one token when the last index is done and the caller sleeps
 	spin    int           // the caller's own budget
 	helpers sync.WaitGroup
+
+	born   time.Time
+	limit  atomic.Int32    // helpers below this number work, the others rest; writer: Run
+	resume []chan struct{} // one token for a helper that need not rest any more; closed by Close
+	judge  judge           // the Run under way's
 }
 
 // New starts a pool of the given number of threads, the caller of Run included; 0 or less means GOMAXPROCS. Close ends it.
@@ -50,9 +65,12 @@ func New(threads int) *Pool {
 	if threads <= 0 {
 		threads = runtime.GOMAXPROCS(0)
 	}
-	p := &Pool{threads: threads, wake: make(chan struct{}, threads), joined: make(chan struct{}, 1), spin: maxSpin / 4}
-	for range threads - 1 {
-		p.helpers.Go(p.help)
+	p := &Pool{threads: threads, wake: make(chan struct{}, threads), joined: make(chan struct{}, 1), spin: maxSpin / 4, born: time.Now()}
+	p.limit.Store(int32(threads - 1))
+	p.judge = judge{helpers: threads - 1, limit: threads - 1, rest: minRest}
+	for i := range threads - 1 {
+		p.resume = append(p.resume, make(chan struct{}, 1))
+		p.helpers.Go(func() { p.help(i) })
 	}
 	return p
 }
@@ -65,6 +83,9 @@ func (p *Pool) Threads() int { return p.threads }
 func (p *Pool) Close() {
 	p.stopped.Store(true)
 	close(p.wake)
+	for _, c := range p.resume {
+		close(c)
+	}
 	p.helpers.Wait()
 }
 
@@ -80,13 +101,43 @@ func (p *Pool) Run(n int, fn func(i int)) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.fn, p.n = fn, int64(n)
-	p.pending.Store(int64(n))
-	p.left.Store(int64(n))
-	p.rouse(n - 1)
-	p.work()
-	p.join()
-	p.fn = nil
+	start := time.Since(p.born)
+	p.admit(start)
+	mine, waited := n, time.Duration(0)
+	if p.judge.limit == 0 {
+		for i := range n {
+			fn(i)
+		}
+	} else {
+		p.fn, p.n = fn, int64(n)
+		p.pending.Store(int64(n))
+		p.left.Store(int64(n))
+		p.rouse(n - 1)
+		mine = int(p.work())
+		waited = p.join()
+		p.fn = nil
+	}
+	p.judge.add(time.Since(p.born)-start, waited, n, mine)
+}
+
+// admit lets as many helpers work as are worth it.
+func (p *Pool) admit(now time.Duration) {
+	was := p.judge.limit
+	if p.judge.decide(now) != was {
+		p.follow(was)
+	}
+}
+
+// follow tells the helpers of a new limit.
+func (p *Pool) follow(was int) {
+	limit := p.judge.limit
+	p.limit.Store(int32(limit))
+	for i := was; i < limit; i++ {
+		select {
+		case p.resume[i] <- struct{}{}:
+		default: // a token that it has not taken yet will do
+		}
+	}
 }
 
 // rouse wakes up to n sleeping helpers.
@@ -106,9 +157,8 @@ func (p *Pool) rouse(n int) {
 }
 
 // work claims and runs indices until none is left. Whoever has claimed one holds the loop open: fn and n are those of
-// the loop claimed from, however long ago the count was read.
-func (p *Pool) work() {
-	done := int64(0)
+// the loop claimed from, however long ago the count was read. It says how many it ran.
+func (p *Pool) work() (done int64) {
 	for {
 		left := p.left.Load()
 		if left == 0 {
@@ -122,32 +172,39 @@ func (p *Pool) work() {
 	if done > 0 && p.pending.Add(-done) == parkedCaller {
 		p.joined <- struct{}{}
 	}
+	return done
 }
 
-// join waits until nothing is pending.
-func (p *Pool) join() {
+// join waits until nothing is pending, and says how long it slept.
+func (p *Pool) join() time.Duration {
 	for i := range p.spin {
 		if p.pending.Load() == 0 {
 			p.spin = min(maxSpin, max(p.spin, 4*i, minSpin))
-			return
+			return 0
 		}
 		pause(4)
 	}
 	p.spin = max(minSpin, p.spin/2)
 	if p.pending.Add(parkedCaller) == parkedCaller {
-		return // done in the meantime, and whoever finished saw no sleeper
+		return 0 // done in the meantime, and whoever finished saw no sleeper
 	}
 	start := time.Now()
 	<-p.joined
-	if time.Since(start) < spinPays {
+	slept := time.Since(start)
+	if slept < spinPays {
 		p.spin = min(maxSpin, p.spin*4)
 	}
+	return slept
 }
 
-// help is a helper's life. Its owner is Close.
-func (p *Pool) help() {
+// help is the life of helper i. Its owner is Close.
+func (p *Pool) help(i int) {
 	spin := maxSpin / 4
 	for !p.stopped.Load() {
+		if int32(i) >= p.limit.Load() {
+			<-p.resume[i]
+			continue
+		}
 		p.work()
 		found := -1
 		for i := range spin {

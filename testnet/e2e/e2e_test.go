@@ -246,6 +246,32 @@ var disturbances = []disturbance{
 			t.Error(err)
 		}
 	}},
+	{name: "pause", cause: "leaving", do: func(t *testing.T, m *testnet.Mesh, used []*testnet.Node) {
+		if err := used[1].Pause(t.Context()); err != nil {
+			t.Error(err)
+			return
+		}
+		// It goes on elsewhere, and the peer comes back by itself.
+		ctx := within(t, time.Minute)
+		for {
+			s, err := used[1].Status(ctx)
+			if err == nil && s.Node.State == "paused" && len(s.Sessions) == 0 {
+				break
+			}
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+				t.Errorf("after a minute: %+v, %v", s, err)
+				return
+			}
+		}
+		if err := used[1].Resume(ctx); err != nil {
+			t.Error(err)
+		}
+		if err := used[1].WaitOnline(ctx); err != nil {
+			t.Error(err)
+		}
+	}},
 	{name: "a better peer joins", do: func(t *testing.T, m *testnet.Mesh, used []*testnet.Node) {
 		if _, err := m.Add(t.Context(), "0:30"); err != nil {
 			t.Error(err)
