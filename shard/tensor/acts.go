@@ -9,7 +9,7 @@ import (
 )
 
 // maxTile is the most activation rows that a kernel takes at once, in any set.
-const maxTile = 6
+const maxTile = 8
 
 // Quantized activations come in tiles of T rows. A tile has, for each block of 32 values, 12 times T dwords, field by
 // field, row by row:
@@ -61,17 +61,18 @@ func (s *Scratch) prepare(p *pool.Pool, ks *kernelSet, float bool, n int) *tiles
 	if float {
 		t, rowBytes = &s.float, s.cols*4
 	}
-	if t.width == ks.tile && t.n == n {
+	width := ks.width(n)
+	if t.width == width && t.n == n {
 		return t
 	}
-	t.width, t.n = ks.tile, n
+	t.width, t.n = width, n
 	t.reserve(n * rowBytes)
 	cols := s.cols
-	p.Run((n+ks.tile-1)/ks.tile, func(i int) {
-		rows := min(ks.tile, n-i*ks.tile)
-		dst := t.data[i*ks.tile*rowBytes:][:rows*rowBytes]
+	p.Run((n+width-1)/width, func(i int) {
+		rows := min(width, n-i*width)
+		dst := t.data[i*width*rowBytes:][:rows*rowBytes]
 		for r := range rows {
-			x := s.x[(s.n-n+i*ks.tile+r)*cols:][:cols]
+			x := s.x[(s.n-n+i*width+r)*cols:][:cols]
 			if float {
 				interleave(dst, x, rows, r)
 			} else {

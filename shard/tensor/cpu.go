@@ -16,10 +16,21 @@ type kernel struct {
 // kernelSet is what one instruction set can do. All sets give the same bits.
 type kernelSet struct {
 	name     string
-	tile     int // most activation rows a tile
+	tile     int // most activation rows a tile, when there are many
+	few      int // likewise when there are at most twice as many; 0: as tile
 	quantize func(x []float32, dst []byte, rows, r int)
 	kernels  [numForms][maxTile + 1]kernel // by form and rows of the tile
 	wide     *wide                         // for many rows; nil: there is no other way
+}
+
+// width is the rows of a tile for n rows: as few tiles as there can be, and those alike.
+func (ks *kernelSet) width(n int) int {
+	most := ks.tile
+	if n <= 2*ks.few {
+		most = ks.few
+	}
+	tiles := max(1, (n+most-1)/most)
+	return max(1, (n+tiles-1)/tiles)
 }
 
 // CPUVariable is the environment variable that forces a kernel set.

@@ -30,7 +30,7 @@ func hasAVX512() bool {
 }
 
 func avx512() *kernelSet {
-	ks := &kernelSet{name: "avx512", tile: 6, quantize: quantizeWith(quantizeAVX512)}
+	ks := &kernelSet{name: "avx512", tile: 6, few: 8, quantize: quantizeWith(quantizeAVX512)}
 	fillAVX512(ks)
 	return ks
 }

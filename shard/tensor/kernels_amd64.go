@@ -21,6 +21,12 @@ func q8AVX512G2T5(c *call)
 func q8AVX512G2T6(c *call)
 
 //go:noescape
+func q8AVX512G1T7(c *call)
+
+//go:noescape
+func q8AVX512G1T8(c *call)
+
+//go:noescape
 func q4zAVX512G4T1(c *call)
 
 //go:noescape
@@ -37,6 +43,12 @@ func q4zAVX512G2T5(c *call)
 
 //go:noescape
 func q4zAVX512G2T6(c *call)
+
+//go:noescape
+func q4zAVX512G1T7(c *call)
+
+//go:noescape
+func q4zAVX512G1T8(c *call)
 
 //go:noescape
 func q4mAVX512G4T1(c *call)
@@ -57,6 +69,12 @@ func q4mAVX512G2T5(c *call)
 func q4mAVX512G2T6(c *call)
 
 //go:noescape
+func q4mAVX512G1T7(c *call)
+
+//go:noescape
+func q4mAVX512G1T8(c *call)
+
+//go:noescape
 func q5zAVX512G4T1(c *call)
 
 //go:noescape
@@ -73,6 +91,12 @@ func q5zAVX512G2T5(c *call)
 
 //go:noescape
 func q5zAVX512G2T6(c *call)
+
+//go:noescape
+func q5zAVX512G1T7(c *call)
+
+//go:noescape
+func q5zAVX512G1T8(c *call)
 
 //go:noescape
 func q5mAVX512G4T1(c *call)
@@ -93,6 +117,12 @@ func q5mAVX512G2T5(c *call)
 func q5mAVX512G2T6(c *call)
 
 //go:noescape
+func q5mAVX512G1T7(c *call)
+
+//go:noescape
+func q5mAVX512G1T8(c *call)
+
+//go:noescape
 func q4kAVX512G4T1(c *call)
 
 //go:noescape
@@ -109,6 +139,12 @@ func q4kAVX512G2T5(c *call)
 
 //go:noescape
 func q4kAVX512G2T6(c *call)
+
+//go:noescape
+func q4kAVX512G1T7(c *call)
+
+//go:noescape
+func q4kAVX512G1T8(c *call)
 
 //go:noescape
 func q5kAVX512G4T1(c *call)
@@ -129,6 +165,12 @@ func q5kAVX512G2T5(c *call)
 func q5kAVX512G2T6(c *call)
 
 //go:noescape
+func q5kAVX512G1T7(c *call)
+
+//go:noescape
+func q5kAVX512G1T8(c *call)
+
+//go:noescape
 func q6kAVX512G4T1(c *call)
 
 //go:noescape
@@ -145,6 +187,12 @@ func q6kAVX512G2T5(c *call)
 
 //go:noescape
 func q6kAVX512G2T6(c *call)
+
+//go:noescape
+func q6kAVX512G1T7(c *call)
+
+//go:noescape
+func q6kAVX512G1T8(c *call)
 
 //go:noescape
 func q2kAVX512G4T1(c *call)
@@ -165,6 +213,12 @@ func q2kAVX512G2T5(c *call)
 func q2kAVX512G2T6(c *call)
 
 //go:noescape
+func q2kAVX512G1T7(c *call)
+
+//go:noescape
+func q2kAVX512G1T8(c *call)
+
+//go:noescape
 func q3kAVX512G4T1(c *call)
 
 //go:noescape
@@ -181,6 +235,12 @@ func q3kAVX512G2T5(c *call)
 
 //go:noescape
 func q3kAVX512G2T6(c *call)
+
+//go:noescape
+func q3kAVX512G1T7(c *call)
+
+//go:noescape
+func q3kAVX512G1T8(c *call)
 
 //go:noescape
 func iq4nlAVX512G4T1(c *call)
@@ -201,6 +261,12 @@ func iq4nlAVX512G2T5(c *call)
 func iq4nlAVX512G2T6(c *call)
 
 //go:noescape
+func iq4nlAVX512G1T7(c *call)
+
+//go:noescape
+func iq4nlAVX512G1T8(c *call)
+
+//go:noescape
 func iq4xsAVX512G4T1(c *call)
 
 //go:noescape
@@ -217,6 +283,12 @@ func iq4xsAVX512G2T5(c *call)
 
 //go:noescape
 func iq4xsAVX512G2T6(c *call)
+
+//go:noescape
+func iq4xsAVX512G1T7(c *call)
+
+//go:noescape
+func iq4xsAVX512G1T8(c *call)
 
 //go:noescape
 func mxfp4AVX512G4T1(c *call)
@@ -237,6 +309,12 @@ func mxfp4AVX512G2T5(c *call)
 func mxfp4AVX512G2T6(c *call)
 
 //go:noescape
+func mxfp4AVX512G1T7(c *call)
+
+//go:noescape
+func mxfp4AVX512G1T8(c *call)
+
+//go:noescape
 func f32AVX512G4T1(c *call)
 
 //go:noescape
@@ -253,6 +331,12 @@ func f32AVX512G2T5(c *call)
 
 //go:noescape
 func f32AVX512G2T6(c *call)
+
+//go:noescape
+func f32AVX512G1T7(c *call)
+
+//go:noescape
+func f32AVX512G1T8(c *call)
 
 //go:noescape
 func f16AVX512G4T1(c *call)
@@ -273,6 +357,12 @@ func f16AVX512G2T5(c *call)
 func f16AVX512G2T6(c *call)
 
 //go:noescape
+func f16AVX512G1T7(c *call)
+
+//go:noescape
+func f16AVX512G1T8(c *call)
+
+//go:noescape
 func bf16AVX512G4T1(c *call)
 
 //go:noescape
@@ -289,6 +379,12 @@ func bf16AVX512G2T5(c *call)
 
 //go:noescape
 func bf16AVX512G2T6(c *call)
+
+//go:noescape
+func bf16AVX512G1T7(c *call)
+
+//go:noescape
+func bf16AVX512G1T8(c *call)
 
 //go:noescape
 func q8AVX2G4T1(c *call)
@@ -525,96 +621,128 @@ func fillAVX512(ks *kernelSet) {
 	ks.kernels[formQ8][4] = kernel{2, q8AVX512G2T4}
 	ks.kernels[formQ8][5] = kernel{2, q8AVX512G2T5}
 	ks.kernels[formQ8][6] = kernel{2, q8AVX512G2T6}
+	ks.kernels[formQ8][7] = kernel{1, q8AVX512G1T7}
+	ks.kernels[formQ8][8] = kernel{1, q8AVX512G1T8}
 	ks.kernels[formQ4z][1] = kernel{4, q4zAVX512G4T1}
 	ks.kernels[formQ4z][2] = kernel{4, q4zAVX512G4T2}
 	ks.kernels[formQ4z][3] = kernel{4, q4zAVX512G4T3}
 	ks.kernels[formQ4z][4] = kernel{2, q4zAVX512G2T4}
 	ks.kernels[formQ4z][5] = kernel{2, q4zAVX512G2T5}
 	ks.kernels[formQ4z][6] = kernel{2, q4zAVX512G2T6}
+	ks.kernels[formQ4z][7] = kernel{1, q4zAVX512G1T7}
+	ks.kernels[formQ4z][8] = kernel{1, q4zAVX512G1T8}
 	ks.kernels[formQ4m][1] = kernel{4, q4mAVX512G4T1}
 	ks.kernels[formQ4m][2] = kernel{4, q4mAVX512G4T2}
 	ks.kernels[formQ4m][3] = kernel{4, q4mAVX512G4T3}
 	ks.kernels[formQ4m][4] = kernel{2, q4mAVX512G2T4}
 	ks.kernels[formQ4m][5] = kernel{2, q4mAVX512G2T5}
 	ks.kernels[formQ4m][6] = kernel{2, q4mAVX512G2T6}
+	ks.kernels[formQ4m][7] = kernel{1, q4mAVX512G1T7}
+	ks.kernels[formQ4m][8] = kernel{1, q4mAVX512G1T8}
 	ks.kernels[formQ5z][1] = kernel{4, q5zAVX512G4T1}
 	ks.kernels[formQ5z][2] = kernel{4, q5zAVX512G4T2}
 	ks.kernels[formQ5z][3] = kernel{4, q5zAVX512G4T3}
 	ks.kernels[formQ5z][4] = kernel{2, q5zAVX512G2T4}
 	ks.kernels[formQ5z][5] = kernel{2, q5zAVX512G2T5}
 	ks.kernels[formQ5z][6] = kernel{2, q5zAVX512G2T6}
+	ks.kernels[formQ5z][7] = kernel{1, q5zAVX512G1T7}
+	ks.kernels[formQ5z][8] = kernel{1, q5zAVX512G1T8}
 	ks.kernels[formQ5m][1] = kernel{4, q5mAVX512G4T1}
 	ks.kernels[formQ5m][2] = kernel{4, q5mAVX512G4T2}
 	ks.kernels[formQ5m][3] = kernel{4, q5mAVX512G4T3}
 	ks.kernels[formQ5m][4] = kernel{2, q5mAVX512G2T4}
 	ks.kernels[formQ5m][5] = kernel{2, q5mAVX512G2T5}
 	ks.kernels[formQ5m][6] = kernel{2, q5mAVX512G2T6}
+	ks.kernels[formQ5m][7] = kernel{1, q5mAVX512G1T7}
+	ks.kernels[formQ5m][8] = kernel{1, q5mAVX512G1T8}
 	ks.kernels[formQ4k][1] = kernel{4, q4kAVX512G4T1}
 	ks.kernels[formQ4k][2] = kernel{4, q4kAVX512G4T2}
 	ks.kernels[formQ4k][3] = kernel{4, q4kAVX512G4T3}
 	ks.kernels[formQ4k][4] = kernel{2, q4kAVX512G2T4}
 	ks.kernels[formQ4k][5] = kernel{2, q4kAVX512G2T5}
 	ks.kernels[formQ4k][6] = kernel{2, q4kAVX512G2T6}
+	ks.kernels[formQ4k][7] = kernel{1, q4kAVX512G1T7}
+	ks.kernels[formQ4k][8] = kernel{1, q4kAVX512G1T8}
 	ks.kernels[formQ5k][1] = kernel{4, q5kAVX512G4T1}
 	ks.kernels[formQ5k][2] = kernel{4, q5kAVX512G4T2}
 	ks.kernels[formQ5k][3] = kernel{4, q5kAVX512G4T3}
 	ks.kernels[formQ5k][4] = kernel{2, q5kAVX512G2T4}
 	ks.kernels[formQ5k][5] = kernel{2, q5kAVX512G2T5}
 	ks.kernels[formQ5k][6] = kernel{2, q5kAVX512G2T6}
+	ks.kernels[formQ5k][7] = kernel{1, q5kAVX512G1T7}
+	ks.kernels[formQ5k][8] = kernel{1, q5kAVX512G1T8}
 	ks.kernels[formQ6k][1] = kernel{4, q6kAVX512G4T1}
 	ks.kernels[formQ6k][2] = kernel{4, q6kAVX512G4T2}
 	ks.kernels[formQ6k][3] = kernel{4, q6kAVX512G4T3}
 	ks.kernels[formQ6k][4] = kernel{2, q6kAVX512G2T4}
 	ks.kernels[formQ6k][5] = kernel{2, q6kAVX512G2T5}
 	ks.kernels[formQ6k][6] = kernel{2, q6kAVX512G2T6}
+	ks.kernels[formQ6k][7] = kernel{1, q6kAVX512G1T7}
+	ks.kernels[formQ6k][8] = kernel{1, q6kAVX512G1T8}
 	ks.kernels[formQ2k][1] = kernel{4, q2kAVX512G4T1}
 	ks.kernels[formQ2k][2] = kernel{4, q2kAVX512G4T2}
 	ks.kernels[formQ2k][3] = kernel{4, q2kAVX512G4T3}
 	ks.kernels[formQ2k][4] = kernel{2, q2kAVX512G2T4}
 	ks.kernels[formQ2k][5] = kernel{2, q2kAVX512G2T5}
 	ks.kernels[formQ2k][6] = kernel{2, q2kAVX512G2T6}
+	ks.kernels[formQ2k][7] = kernel{1, q2kAVX512G1T7}
+	ks.kernels[formQ2k][8] = kernel{1, q2kAVX512G1T8}
 	ks.kernels[formQ3k][1] = kernel{4, q3kAVX512G4T1}
 	ks.kernels[formQ3k][2] = kernel{4, q3kAVX512G4T2}
 	ks.kernels[formQ3k][3] = kernel{4, q3kAVX512G4T3}
 	ks.kernels[formQ3k][4] = kernel{2, q3kAVX512G2T4}
 	ks.kernels[formQ3k][5] = kernel{2, q3kAVX512G2T5}
 	ks.kernels[formQ3k][6] = kernel{2, q3kAVX512G2T6}
+	ks.kernels[formQ3k][7] = kernel{1, q3kAVX512G1T7}
+	ks.kernels[formQ3k][8] = kernel{1, q3kAVX512G1T8}
 	ks.kernels[formIQ4nl][1] = kernel{4, iq4nlAVX512G4T1}
 	ks.kernels[formIQ4nl][2] = kernel{4, iq4nlAVX512G4T2}
 	ks.kernels[formIQ4nl][3] = kernel{4, iq4nlAVX512G4T3}
 	ks.kernels[formIQ4nl][4] = kernel{2, iq4nlAVX512G2T4}
 	ks.kernels[formIQ4nl][5] = kernel{2, iq4nlAVX512G2T5}
 	ks.kernels[formIQ4nl][6] = kernel{2, iq4nlAVX512G2T6}
+	ks.kernels[formIQ4nl][7] = kernel{1, iq4nlAVX512G1T7}
+	ks.kernels[formIQ4nl][8] = kernel{1, iq4nlAVX512G1T8}
 	ks.kernels[formIQ4xs][1] = kernel{4, iq4xsAVX512G4T1}
 	ks.kernels[formIQ4xs][2] = kernel{4, iq4xsAVX512G4T2}
 	ks.kernels[formIQ4xs][3] = kernel{4, iq4xsAVX512G4T3}
 	ks.kernels[formIQ4xs][4] = kernel{2, iq4xsAVX512G2T4}
 	ks.kernels[formIQ4xs][5] = kernel{2, iq4xsAVX512G2T5}
 	ks.kernels[formIQ4xs][6] = kernel{2, iq4xsAVX512G2T6}
+	ks.kernels[formIQ4xs][7] = kernel{1, iq4xsAVX512G1T7}
+	ks.kernels[formIQ4xs][8] = kernel{1, iq4xsAVX512G1T8}
 	ks.kernels[formMXFP4][1] = kernel{4, mxfp4AVX512G4T1}
 	ks.kernels[formMXFP4][2] = kernel{4, mxfp4AVX512G4T2}
 	ks.kernels[formMXFP4][3] = kernel{4, mxfp4AVX512G4T3}
 	ks.kernels[formMXFP4][4] = kernel{2, mxfp4AVX512G2T4}
 	ks.kernels[formMXFP4][5] = kernel{2, mxfp4AVX512G2T5}
 	ks.kernels[formMXFP4][6] = kernel{2, mxfp4AVX512G2T6}
+	ks.kernels[formMXFP4][7] = kernel{1, mxfp4AVX512G1T7}
+	ks.kernels[formMXFP4][8] = kernel{1, mxfp4AVX512G1T8}
 	ks.kernels[formF32][1] = kernel{4, f32AVX512G4T1}
 	ks.kernels[formF32][2] = kernel{4, f32AVX512G4T2}
 	ks.kernels[formF32][3] = kernel{4, f32AVX512G4T3}
 	ks.kernels[formF32][4] = kernel{2, f32AVX512G2T4}
 	ks.kernels[formF32][5] = kernel{2, f32AVX512G2T5}
 	ks.kernels[formF32][6] = kernel{2, f32AVX512G2T6}
+	ks.kernels[formF32][7] = kernel{1, f32AVX512G1T7}
+	ks.kernels[formF32][8] = kernel{1, f32AVX512G1T8}
 	ks.kernels[formF16][1] = kernel{4, f16AVX512G4T1}
 	ks.kernels[formF16][2] = kernel{4, f16AVX512G4T2}
 	ks.kernels[formF16][3] = kernel{4, f16AVX512G4T3}
 	ks.kernels[formF16][4] = kernel{2, f16AVX512G2T4}
 	ks.kernels[formF16][5] = kernel{2, f16AVX512G2T5}
 	ks.kernels[formF16][6] = kernel{2, f16AVX512G2T6}
+	ks.kernels[formF16][7] = kernel{1, f16AVX512G1T7}
+	ks.kernels[formF16][8] = kernel{1, f16AVX512G1T8}
 	ks.kernels[formBF16][1] = kernel{4, bf16AVX512G4T1}
 	ks.kernels[formBF16][2] = kernel{4, bf16AVX512G4T2}
 	ks.kernels[formBF16][3] = kernel{4, bf16AVX512G4T3}
 	ks.kernels[formBF16][4] = kernel{2, bf16AVX512G2T4}
 	ks.kernels[formBF16][5] = kernel{2, bf16AVX512G2T5}
 	ks.kernels[formBF16][6] = kernel{2, bf16AVX512G2T6}
+	ks.kernels[formBF16][7] = kernel{1, bf16AVX512G1T7}
+	ks.kernels[formBF16][8] = kernel{1, bf16AVX512G1T8}
 }
 
 func fillAVX2(ks *kernelSet) {

@@ -6,8 +6,11 @@ import (
 )
 
 // A whole panel for few activation rows, read from front to back. Half of it for many: the sums fill the registers, and each
-// broadcast feeds both groups.
-var avx512Shapes = []shape{{4, 1}, {4, 2}, {4, 3}, {2, 4}, {2, 5}, {2, 6}}
+// broadcast feeds both groups. A quarter of it for a small batch, where taking weights apart costs more than broadcasts.
+var avx512Shapes = []shape{{4, 1}, {4, 2}, {4, 3}, {2, 4}, {2, 5}, {2, 6}, {1, 7}, {1, 8}}
+
+// ahead is how far before their use a kernel of one group fetches weights, in bytes at least.
+const ahead = 4096
 
 func avx512(stubs, table *strings.Builder) string {
 	s := newSource()
@@ -190,6 +193,19 @@ func (k *zmm) unit() {
 	}
 }
 
+// fetch asks for lines ahead in a kernel of one group, which skips the lines of the others: the machine's own prefetching
+// does not follow it. Kernels that read from front to back are slower with it.
+func (k *zmm) fetch() {
+	if k.sh.groups > 1 {
+		return
+	}
+	unit := k.f.unitBytes()
+	from := (ahead + unit - 1) / unit * unit
+	for at := from; at < from+k.f.lineBytes; at += 64 {
+		k.p("PREFETCHT0 %d(R8)", at)
+	}
+}
+
 func (k *zmm) start(acc, corr string) {
 	if k.f.zeroShift > 0 {
 		k.p("VMOVDQA64 %s, %s", corr, acc)
@@ -321,6 +337,7 @@ func (k *zmm) rows(r *registers) {
 	k.tmp = k.bc
 	k.keepScales(r)
 	k.blocks(f, T, k.unit, func() {
+		k.fetch()
 		if !f.halves {
 			k.startRows(0, 8)
 			k.dots(0, 8)
@@ -405,7 +422,12 @@ func (k *zmm) dots(from, to int) {
 			k.lookup(k.w[g])
 		}
 		for t := range T {
-			k.p("VPBROADCASTD %d(DI), %s", 16*T+(k4*T+t)*4, k.bc)
+			at := 16*T + (k4*T+t)*4
+			if len(k.w) == 1 {
+				k.p("VPDPBUSD.BCST %d(DI), %s, %s", at, k.w[0], k.acc[0][t])
+				continue
+			}
+			k.p("VPBROADCASTD %d(DI), %s", at, k.bc)
 			for g := range k.w {
 				k.p("VPDPBUSD %s, %s, %s", k.bc, k.w[g], k.acc[g][t])
 			}
