@@ -26,7 +26,6 @@ type Config struct {
 	Binary, Dir, Home          string
 	Patience                   time.Duration // with one answer; 0: 3 minutes
 	Log                        func(format string, args ...any)
-	layers                     int
 	apiHead                    string
 	chatHeads                  []string
 }
