@@ -50,7 +50,7 @@ func parse(verb string, args []string) flags {
 	set.BoolVar(&f.json, "json", false, "")
 	set.BoolVar(&f.events, "events", false, "")
 	set.IntVar(&f.tokens, "tokens", 0, "")
-	for _, s := range []string{"model", "threads", "network", "announce", "dial-from", "temp", "seed", "ids", "port"} {
+	for _, s := range []string{"model", "threads", "network", "nice", "pause", "announce", "dial-from", "temp", "seed", "ids", "port"} {
 		set.String(s, "", "")
 	}
 	set.Func("peer", "", func(string) error { return nil })
