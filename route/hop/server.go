@@ -266,12 +266,11 @@ func (s *Server) check(o *wire.Open) *refusal {
 func (s *Server) register(c *conn, o *wire.Open) (ss, old *session, no *refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.draining {
-		return nil, nil, &refusal{code: wire.CodeDraining, text: "leaving the mesh"}
-	}
 	owner := string(c.peer)
 	old = s.sessions[o.Session]
 	switch {
+	case s.closed || s.draining && old == nil: // who is here already may change its route meanwhile
+		return nil, nil, &refusal{code: wire.CodeDraining, text: "leaving the mesh"}
 	case old != nil && old.owner != owner:
 		return nil, nil, &refusal{code: wire.CodeNotOwner, text: "the session belongs to another head"}
 	case old != nil && o.Epoch <= old.open.Epoch:

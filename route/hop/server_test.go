@@ -471,6 +471,15 @@ func TestPause(t *testing.T) {
 		_ = late.s.Close()
 		r.send(step(1, 0, 4))
 		expect(t, r.get(), 4)
+
+		// Another hop of a session that is here may fail now: it goes on in a new epoch.
+		next := open()
+		next.Epoch++
+		moved, held := ready(w, "head", "p", next)
+		if held.Held != 4 {
+			t.Errorf("the new epoch finds %d rows, want 4", held.Held)
+		}
+		_ = moved.s.Close()
 		server.Resume()
 		again, _ := ready(w, "head", "p", o)
 		_ = again.s.Close()
