@@ -176,7 +176,7 @@ func TestDayOfChurn(t *testing.T) {
 			s.table.mu.Unlock()
 			s.mu.Unlock()
 		}
-		if n := runtime.NumGoroutine(); n > before {
+		if n := runtime.NumGoroutine(); n > before+10 { // the runtime starts some of its own; one in a thousand visits would be a leak
 			t.Errorf("%d goroutines, before %d", n, before)
 		}
 		// The network in memory remembers names and counts of all who were there.
