@@ -116,13 +116,11 @@ func (l *loader) load() error {
 	}
 	var ms []*tensor.Matrix
 	for _, p := range missing {
-		mem := []byte(nil)
 		if p.blob != nil {
-			mem = p.blob.Data()
+			p.place(p.blob.Data())
 		} else {
-			mem = l.arena.Take(p.bytes())
+			p.place(l.arena.Take(p.bytes()))
 		}
-		p.place(mem)
 		ms = append(ms, p.matrices...)
 	}
 	err = tensor.Fill(l.pool, ms, func(_ *gguf.Tensor, part []byte) {
@@ -182,12 +180,7 @@ func (l *loader) draft(missing []*loadPart) {
 	}
 }
 
-func (p *loadPart) bytes() (n int64) {
-	for _, m := range p.matrices {
-		n += m.Bytes()
-	}
-	return n
-}
+func (p *loadPart) bytes() int64 { return packedBytes(p.matrices) }
 
 // key names what the part's bytes depend on.
 func (p *loadPart) key(l *loader) packed.Key {
@@ -231,9 +224,10 @@ func (l *loader) free() {
 }
 
 // bytes is the memory that the packed matrices take.
-func (l *loader) bytes() int64 {
-	var n int64
-	for _, m := range l.matrices {
+func (l *loader) bytes() int64 { return packedBytes(l.matrices) }
+
+func packedBytes(ms []*tensor.Matrix) (n int64) {
+	for _, m := range ms {
 		n += m.Bytes()
 	}
 	return n
