@@ -67,7 +67,7 @@ type Host struct {
 }
 
 // Event says that a peer came or went. A peer has come when it is known which
-// protocols it speaks.
+// protocols it speaks, and that is told for each of its connections.
 type Event struct {
 	Peer      p2p.Peer
 	Connected bool
