@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sort"
 	"strings"
 	"sync"
@@ -180,6 +181,19 @@ func (n *Network) Kill(id p2p.PeerID) {
 		}
 	}
 	n.wake()
+}
+
+// Forget drops a killed peer with its links, counts and name, so that a crowd that
+// comes and goes takes no room. To a peer that lives it does nothing.
+func (n *Network) Forget(id p2p.PeerID) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if p := n.peers[id]; p == nil || !p.dead {
+		return
+	}
+	delete(n.peers, id)
+	maps.DeleteFunc(n.links, func(l link, _ *state) bool { return l.a == id || l.b == id })
+	maps.DeleteFunc(n.stats, func(r route, _ *Stats) bool { return r.from == id || r.to == id })
 }
 
 func (n *Network) resetIf(f func(*pair) bool) {
