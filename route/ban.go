@@ -36,6 +36,8 @@ type ban struct {
 	until time.Duration
 	doubt time.Duration // until when others are preferred
 	times int
+	lost  bool   // its connection broke: an offer made since shows that it is back
+	seq   uint64 // of its offer then
 }
 
 // NewBans returns an empty list; the seed fixes the spread.
@@ -58,6 +60,30 @@ func (b *Bans) Ban(id p2p.PeerID, now time.Duration) time.Duration {
 	e := b.longer(b.m[id], banFirst, now)
 	put(b.m, id, e)
 	return e.until
+}
+
+// Lost bans a peer whose connection broke. seq is that of its last offer: Back ends
+// the ban when a newer one is heard.
+func (b *Bans) Lost(id p2p.PeerID, seq uint64, now time.Duration) {
+	e := b.m[id]
+	switch {
+	case now >= e.until:
+		e = b.longer(e, banFirst, now)
+		e.lost, e.seq = true, seq
+	case e.lost:
+		e.seq = max(e.seq, seq)
+	}
+	put(b.m, id, e)
+}
+
+// Back ends the ban of a peer that was lost if it made an offer since; it stays in
+// doubt. A machine that was started again is there at once, and may hold what nobody
+// else does.
+func (b *Bans) Back(id p2p.PeerID, seq uint64, now time.Duration) {
+	if e := b.m[id]; e.lost && seq > e.seq && now < e.until {
+		e.until = now
+		b.m[id] = e
+	}
 }
 
 // longer is a ban after one more failure.
@@ -116,12 +142,12 @@ func (b *Bans) Now(now time.Duration) map[p2p.PeerID]bool {
 	return set
 }
 
-// Doubts is the set of peers that disappointed not long ago.
-func (b *Bans) Doubts(now time.Duration) map[p2p.PeerID]bool {
-	set := map[p2p.PeerID]bool{}
+// Doubts are the peers that disappointed not long ago, each as 1.
+func (b *Bans) Doubts(now time.Duration) map[p2p.PeerID]int {
+	set := map[p2p.PeerID]int{}
 	for id, e := range b.m {
 		if now < e.doubt {
-			set[id] = true
+			set[id] = 1
 		}
 	}
 	return set

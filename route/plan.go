@@ -24,6 +24,7 @@ const (
 	// doubtMicros is more than any step that somebody would wait for: peers in doubt
 	// are taken only where there is no way without them.
 	doubtMicros = 60e6
+	maxDoubt    = 16
 	// maxOnce bounds the search, which doubles with each peer of its kind.
 	maxOnce = 4
 )
@@ -120,9 +121,7 @@ func sortOffers(q Query) (usable []offer, near []Near) {
 		if o.DecodeMicros > 0 {
 			u.micros = float64(o.DecodeMicros) / n
 		}
-		if q.Doubts[id] {
-			u.doubt = doubtMicros
-		}
+		u.doubt = doubtMicros * float64(min(q.Doubts[id], maxDoubt))
 		usable = append(usable, u)
 	}
 	slices.SortFunc(usable, func(a, b offer) int { return strings.Compare(string(a.peer.ID), string(b.peer.ID)) })

@@ -51,9 +51,7 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 	if stood {
 		s.disturbed(at, f, cause)
 		// A full peer did nothing wrong: sessions take turns there.
-		if f.Code == wire.CodeBusy {
-			s.retries = 0
-		} else {
+		if f.Code != wire.CodeBusy {
 			if err := s.spend(at, f, cause); err != nil {
 				return s.fail(err)
 			}
@@ -71,7 +69,7 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 // blame bans whoever failed, or remembers that a link is down, and names the cause.
 func (s *Session) blame(at time.Duration, f Failure) (cause string) {
 	ban := func(cause string) string {
-		s.tried[f.Peer] = true
+		s.disappointed(f.Peer, at)
 		if !s.cfg.Bans.Now(at)[f.Peer] {
 			s.cfg.Bans.Ban(f.Peer, at)
 		}
@@ -82,7 +80,15 @@ func (s *Session) blame(at time.Duration, f Failure) (cause string) {
 		if f.Silent {
 			return ban("deadline")
 		}
-		return ban("peer lost")
+		s.disappointed(f.Peer, at)
+		var seq uint64
+		for _, o := range s.view.Offers {
+			if o.Peer == string(f.Peer) {
+				seq = max(seq, o.Seq)
+			}
+		}
+		s.cfg.Bans.Lost(f.Peer, seq, at)
+		return "peer lost"
 	case wire.CodeLinkDown:
 		if f.Next != "" && !s.down[[2]p2p.PeerID{f.Peer, f.Next}] {
 			s.sever(f.Peer, f.Next, at)
@@ -91,6 +97,11 @@ func (s *Session) blame(at time.Duration, f Failure) (cause string) {
 		return ban("link down")
 	case wire.CodeBusy:
 		s.cfg.Bans.Rest(f.Peer, at+f.Retry, at)
+		t := s.tries[f.Peer]
+		if s.phase == sending { // sessions take turns there
+			t.n = 0
+		}
+		s.tries[f.Peer] = t.again(at)
 		return "busy"
 	case wire.CodeCacheMiss:
 		return ban("cache miss")
@@ -109,6 +120,26 @@ func (s *Session) blame(at time.Duration, f Failure) (cause string) {
 	// Codes that call it our own fault come here too. A stranger's word is no
 	// proof, so somebody else is asked; if it is true, the budget ends it.
 	return ban(fmt.Sprintf("refused (%v)", f.Code))
+}
+
+// try is what failed with one peer since a step was answered.
+type try struct {
+	bad  int           // how often it disappointed: whoever did less comes first
+	n    int           // how often it was of no use
+	next time.Duration // when it may be asked again in spite of its ban
+}
+
+// again counts one more failure.
+func (t try) again(at time.Duration) try {
+	t.next = at + min(retryMost, retryFirst<<min(t.n, 8))
+	t.n++
+	return t
+}
+
+func (s *Session) disappointed(id p2p.PeerID, at time.Duration) {
+	t := s.tries[id].again(at)
+	t.bad++
+	s.tries[id] = t
 }
 
 // sever has the head forward between two peers, for this session and, for a while,
@@ -157,7 +188,7 @@ func (s *Session) spend(at time.Duration, f Failure, cause string) error {
 // lose starts the search for a route, and its clock if it does not run.
 func (s *Session) lose(at time.Duration) {
 	if !s.lost {
-		s.lost, s.lostAt, s.retryAt = true, at, 0
+		s.lost, s.lostAt = true, at
 		s.said = map[string]bool{}
 	}
 }
@@ -180,44 +211,43 @@ func (s *Session) query(at time.Duration, pardon map[p2p.PeerID]bool) Query {
 		links = append(links, Link{From: pair[0], To: pair[1], Down: true})
 	}
 	doubts := s.cfg.Bans.Doubts(at)
-	maps.Copy(doubts, s.tried)
+	for id, t := range s.tries {
+		doubts[id] += t.bad
+	}
 	return Query{Layers: s.cfg.Layers, Model: s.cfg.Model, Offers: s.view.Offers, Links: links, Banned: banned, Doubts: doubts, Head: s.cfg.Head}
 }
 
 // plan opens the best route, or waits for one.
 func (s *Session) plan(at time.Duration) []Action {
 	r, err := Plan(s.query(at, nil))
+	why, until := err, s.lostAt+routeWait
 	var gap *GapError
 	if errors.As(err, &gap) && gap.Banned {
-		// The only holder of a layer is banned. It is asked again, ever more rarely:
-		// without it there is no answer at all.
-		if s.retryAt == 0 {
-			s.retryAt = at + min(retryMost, retryFirst<<min(s.retries, 8))
-		}
-		if at >= s.retryAt {
-			s.retries, s.retryAt = s.retries+1, 0
-			pardon := map[p2p.PeerID]bool{}
-			for _, n := range gap.Near {
+		// The last holders of a layer are banned. They are asked again, those that
+		// failed in this step ever more rarely: without them there is no answer at all.
+		pardon := map[p2p.PeerID]bool{}
+		for _, n := range gap.Near {
+			if next := s.tries[n.Peer].next; next > at {
+				until = min(until, next)
+			} else {
 				pardon[n.Peer] = true
 			}
+		}
+		if len(pardon) > 0 {
 			r, err = Plan(s.query(at, pardon))
 		}
 	}
-	if err == nil && at < s.lostAt+routeWait {
+	if why == nil {
+		why = errors.New("no route held")
+	}
+	switch {
+	case at >= s.lostAt+routeWait:
+		return s.fail(fmt.Errorf("no route for %v: %w", routeWait, why))
+	case err == nil:
 		return []Action{s.open(at, r)}
 	}
-	if err == nil {
-		err = errors.New("no route held")
-	}
-	if at >= s.lostAt+routeWait {
-		return s.fail(fmt.Errorf("no route for %v: %w", routeWait, err))
-	}
-	until := s.lostAt + routeWait
-	if s.retryAt > at {
-		until = min(until, s.retryAt)
-	}
 	s.phase = waiting
-	return append(s.say(SayWaiting, err.Error()+": waiting"), Wait{until})
+	return append(s.say(SayWaiting, why.Error()+": waiting"), Wait{until})
 }
 
 func (s *Session) open(at time.Duration, r Route) Action {

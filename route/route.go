@@ -73,7 +73,7 @@ type Query struct {
 	Offers []wire.Offer // at most one a peer is used: the one with the highest Seq
 	Links  []Link       // the later of two statements about one direction counts
 	Banned map[p2p.PeerID]bool
-	Doubts map[p2p.PeerID]bool // used only where nobody else is
+	Doubts map[p2p.PeerID]int // used only where nobody is with less of it
 	Head   p2p.PeerID
 }
 

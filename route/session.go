@@ -78,14 +78,12 @@ type Session struct {
 	lost       bool // looking for a route since lostAt
 	lostAt     time.Duration
 	said       map[string]bool // since lostAt: once is enough
-	retries    int             // of only holders, since a step was answered
-	retryAt    time.Duration
 	reroutes   int
 	spans      map[[2]int]spent
-	late       map[p2p.PeerID]int  // deadlines missed within the step by peers that said so
-	tried      map[p2p.PeerID]bool // banned within the step: whoever was not comes first
-	patience   int                 // deadlines missed within the step: each doubles the next
-	recovering []int               // indices in Recoveries of disturbances not yet over
+	late       map[p2p.PeerID]int // deadlines missed within the step by peers that said so
+	tries      map[p2p.PeerID]try // failures since a step was answered
+	patience   int                // deadlines missed within the step: each doubles the next
+	recovering []int              // indices in Recoveries of disturbances not yet over
 	times      []time.Duration
 
 	hits, missed int
@@ -108,7 +106,7 @@ func NewSession(cfg Config) (*Session, error) {
 	if cfg.Layers <= 0 || cfg.ChunkRows <= 0 || cfg.Bans == nil {
 		return nil, fmt.Errorf("new session: layers %d, rows a chunk %d and a list of bans are needed", cfg.Layers, cfg.ChunkRows)
 	}
-	return &Session{cfg: cfg, down: map[[2]p2p.PeerID]bool{}, leaving: map[p2p.PeerID]bool{}, late: map[p2p.PeerID]int{}, tried: map[p2p.PeerID]bool{}, spans: map[[2]int]spent{}}, nil
+	return &Session{cfg: cfg, down: map[[2]p2p.PeerID]bool{}, leaving: map[p2p.PeerID]bool{}, late: map[p2p.PeerID]int{}, tries: map[p2p.PeerID]try{}, spans: map[[2]int]spent{}}, nil
 }
 
 // Route is the route of the present epoch.
@@ -144,6 +142,9 @@ func (s *Session) Step(at time.Duration, ev Event) []Action {
 	switch ev := ev.(type) {
 	case View:
 		s.view, s.stay = ev, false
+		for _, o := range ev.Offers {
+			s.cfg.Bans.Back(p2p.PeerID(o.Peer), o.Seq, at)
+		}
 		if s.phase == waiting {
 			return s.plan(at)
 		}
@@ -331,10 +332,10 @@ func (s *Session) done(at time.Duration) []Action {
 	for _, h := range s.route.Hops {
 		s.cfg.Bans.Forgive(h.Peer.ID)
 	}
-	s.reroutes, s.retries, s.patience = 0, 0, 0
+	s.reroutes, s.patience = 0, 0
 	clear(s.spans)
 	clear(s.late)
-	clear(s.tried)
+	clear(s.tries)
 	if s.step.Past > 0 && s.misses == 0 && !s.cfg.Stateless {
 		s.hits++
 	}

@@ -195,6 +195,21 @@ func TestBans(t *testing.T) {
 	if !b.Now(now)["b"] || b.Now(now + 5*time.Second)["b"] {
 		t.Error("a busy peer rests as long as it asked for")
 	}
+	b.Lost("c", 7, now)
+	b.Back("c", 7, now)
+	if !b.Now(now)["c"] {
+		t.Error("an offer from before its loss ends a ban")
+	}
+	b.Back("c", 8, now)
+	if b.Now(now)["c"] || b.Doubts(now)["c"] == 0 {
+		t.Error("a peer that came back is banned still, or not in doubt")
+	}
+	b.Ban("d", now)
+	b.Lost("d", 1, now)
+	b.Back("d", 2, now)
+	if !b.Now(now)["d"] {
+		t.Error("an offer ends a ban that was for more than a loss")
+	}
 	spread := map[time.Duration]bool{}
 	for seed := range uint64(20) {
 		spread[NewBans(seed).Ban("a", 0)] = true
