@@ -121,7 +121,9 @@ func (h *HeadPeer) Status() Status {
 		}
 	}
 	for _, r := range h.mesh.Recent() {
-		s.Recoveries = append(s.Recoveries, head.RecoveryReport{Cause: r.Cause, Hop: r.Hop, Ms: r.Ms, RowsReplayed: r.RowsReplayed})
+		rep := head.NewRecoveryReport(r)
+		rep.Session = hex.EncodeToString(r.Session[:4])
+		s.Recoveries = append(s.Recoveries, rep)
 	}
 	return s
 }

@@ -2,6 +2,7 @@ package head
 
 import (
 	"context"
+	"time"
 
 	"github.com/meshnet/meshnet/p2p/wire"
 )
@@ -77,9 +78,12 @@ type HopStat struct {
 
 // Recovery is one disturbance that the session survived.
 type Recovery struct {
-	Cause        string  // "cache miss", "peer lost", "link down", "deadline", "leaving", "bad data", ...
-	Hop          int     // index in the route of that time, from 0; -1 unknown
-	Peer         string  // who it was
-	Ms           float64 // from noticing to the answer of the interrupted step
-	RowsReplayed int     // rows computed again
+	Session      wire.SessionID
+	Cause        string    // "cache miss", "peer lost", "link down", "deadline", "leaving", "bad data", ...
+	Hop          int       // index in the route of that time, from 0; -1 unknown
+	Peer         string    // who it was
+	At           time.Time // noticed
+	Ms           float64   // from noticing to the answer of the interrupted step
+	RowsReplayed int       // rows computed again
+	Trace        string    // what was done within the step, with ms since the first failure
 }

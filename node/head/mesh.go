@@ -128,7 +128,8 @@ type MeshBackend struct {
 	ids    []int32   // of the present Forward
 	x      []float32 // embeddings
 	rows   []float32 // answer of the last Send
-	logged int       // recoveries
+	trace  trace     // of the present step
+	mended []Recovery
 
 	marked   *hop.Circuit
 	inAtMark uint64 // bytes from the hops when decode counting began
@@ -158,7 +159,11 @@ func (b *MeshBackend) Begin(ctx context.Context, id wire.SessionID, maxLen int, 
 	b.m.live[b] = struct{}{}
 	b.m.mu.Unlock()
 	b.look()
-	if err := b.drive(ctx, route.Begin{}); err != nil {
+	err = b.drive(ctx, route.Begin{})
+	if trace := b.trace.String(); trace != "" {
+		b.log.Info("not the first route", "trace", trace)
+	}
+	if err != nil {
 		return fmt.Errorf("find a route: %w", err)
 	}
 	return nil
@@ -186,6 +191,7 @@ func (b *MeshBackend) Forward(ctx context.Context, ids []int32, past, want int) 
 		}
 	}
 	b.ids, b.rows = ids, nil
+	b.trace.begin()
 	err := b.drive(ctx, route.Forward{Tokens: len(ids), Past: past, Want: want})
 	b.report()
 	if err != nil {
@@ -216,6 +222,7 @@ func (b *MeshBackend) drive(ctx context.Context, ev route.Event) error {
 	for len(queue) > 0 {
 		a := queue[0]
 		queue = queue[1:]
+		b.trace.add(time.Since(b.m.start), a)
 		var next route.Event
 		var err error
 		switch a := a.(type) {
@@ -240,6 +247,7 @@ func (b *MeshBackend) drive(ctx context.Context, ev route.Event) error {
 			return err
 		}
 		if next != nil {
+			b.trace.add(time.Since(b.m.start), next)
 			if _, failed := next.(route.Failed); failed {
 				b.look()
 			}
@@ -365,21 +373,20 @@ func (b *MeshBackend) wait(ctx context.Context, until time.Duration) error {
 func (b *MeshBackend) report() {
 	b.m.mu.Lock()
 	defer b.m.mu.Unlock()
-	all := b.session.Recoveries()
-	for _, r := range all[b.logged:] {
-		rec := recovery(r)
-		b.log.Info(rec.Cause+" -> re-prefill", "hop", rec.Hop, "peer", p2p.PeerID(rec.Peer).Short(), "ms", rec.Ms, "rows", rec.RowsReplayed)
+	trace := b.trace.String()
+	for _, r := range b.session.Recoveries()[len(b.mended):] {
+		rec := Recovery{
+			Session: b.id, Cause: r.Cause, Hop: r.Hop, Peer: string(r.Peer), At: b.m.start.Add(r.At),
+			Ms: float64(r.Took.Microseconds()) / 1000, RowsReplayed: r.Rows, Trace: trace,
+		}
+		b.mended = append(b.mended, rec)
+		b.log.Info(rec.Cause+" -> re-prefill", "hop", rec.Hop, "peer", r.Peer.Short(), "ms", rec.Ms, "rows", rec.RowsReplayed, "trace", trace)
 		b.m.tally.add(rec)
 		if len(b.m.recent) == keptRecoveries {
 			b.m.recent = b.m.recent[1:]
 		}
 		b.m.recent = append(b.m.recent, rec)
 	}
-	b.logged = len(all)
-}
-
-func recovery(r route.Recovery) Recovery {
-	return Recovery{Cause: r.Cause, Hop: r.Hop, Peer: string(r.Peer), Ms: float64(r.Took.Microseconds()) / 1000, RowsReplayed: r.Rows}
 }
 
 // Stats implements Backend.
@@ -397,9 +404,7 @@ func (b *MeshBackend) Stats() BackendStats {
 	defer b.m.mu.Unlock()
 	st := BackendStats{Session: b.id}
 	st.Hits, st.Misses = b.session.Counts()
-	for _, r := range b.session.Recoveries() {
-		st.Recoveries = append(st.Recoveries, recovery(r))
-	}
+	st.Recoveries = slices.Clone(b.mended)
 	for i, h := range b.session.Route().Hops {
 		hs := HopStat{Peer: string(h.Peer.ID), Start: h.Start, End: h.End, Star: h.Star}
 		if i < len(counters) && counters[i].Frames > 0 {

@@ -40,10 +40,18 @@ type CacheReport struct {
 
 // RecoveryReport is one thing that went wrong and was mended. Hop counts from 0; -1 is unknown.
 type RecoveryReport struct {
-	Cause        string  `json:"cause"`
-	Hop          int     `json:"hop"`
-	Ms           float64 `json:"ms"`
-	RowsReplayed int     `json:"rows_replayed"`
+	Session      string    `json:"session,omitempty"` // where there are several
+	Cause        string    `json:"cause"`
+	Hop          int       `json:"hop"`
+	At           time.Time `json:"at,omitzero"` // noticed
+	Ms           float64   `json:"ms"`
+	RowsReplayed int       `json:"rows_replayed"`
+	Trace        string    `json:"trace,omitempty"` // what was done, with ms since the first failure
+}
+
+// NewRecoveryReport shapes a Recovery.
+func NewRecoveryReport(r Recovery) RecoveryReport {
+	return RecoveryReport{Cause: r.Cause, Hop: r.Hop, At: r.At, Ms: r.Ms, RowsReplayed: r.RowsReplayed, Trace: r.Trace}
 }
 
 // NewReport shapes a Result. mesh says whether it went through a mesh.
@@ -77,7 +85,7 @@ func meshReport(r *Result) *MeshReport {
 		m.Route = append(m.Route, HopReport{Peer: h.Peer, Start: h.Start, End: h.End, MsPerToken: h.MsPerToken})
 	}
 	for _, v := range st.Recoveries {
-		m.Recoveries = append(m.Recoveries, RecoveryReport{Cause: v.Cause, Hop: v.Hop, Ms: v.Ms, RowsReplayed: v.RowsReplayed})
+		m.Recoveries = append(m.Recoveries, NewRecoveryReport(v))
 	}
 	return m
 }
