@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // Head is a place from which the mesh is asked, with an identity and links of its
@@ -169,12 +170,19 @@ type Answer struct {
 		Hits   int `json:"hits"`
 		Misses int `json:"misses"`
 	} `json:"cache"`
-	Recoveries []struct {
-		Cause        string  `json:"cause"`
-		Hop          int     `json:"hop"`
-		Ms           float64 `json:"ms"`
-		RowsReplayed int     `json:"rows_replayed"`
-	} `json:"recoveries"`
+	Recoveries []Recovery `json:"recoveries"`
+}
+
+// Recovery is one disturbance that a head mended.
+type Recovery struct {
+	Session      string    `json:"session"` // in a Status: the first digits
+	Cause        string    `json:"cause"`
+	Hop          int       `json:"hop"`
+	At           time.Time `json:"at"` // noticed
+	Ms           float64   `json:"ms"`
+	RowsReplayed int       `json:"rows_replayed"`
+	ReplayMs     float64   `json:"replay_ms"`
+	Trace        string    `json:"trace"`
 }
 
 // Chat asks the mesh with `meshnet chat`. The error is an *ExitError where the

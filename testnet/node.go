@@ -306,6 +306,8 @@ type Status struct {
 		BytesOut uint64 `json:"bytes_out"`
 	} `json:"sessions"`
 	Cache json.RawMessage `json:"cache"` // the settings and counts of the session cache
+
+	Recoveries []Recovery `json:"recoveries"` // of a head, the last ones
 }
 
 // Status asks the node over its control socket.

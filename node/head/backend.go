@@ -85,5 +85,6 @@ type Recovery struct {
 	At           time.Time // noticed
 	Ms           float64   // from noticing to the answer of the interrupted step
 	RowsReplayed int       // rows computed again
+	ReplayMs     float64   // of Ms: the time that this took
 	Trace        string    // what was done within the step, with ms since the first failure
 }

@@ -377,7 +377,7 @@ func (b *MeshBackend) report() {
 	for _, r := range b.session.Recoveries()[len(b.mended):] {
 		rec := Recovery{
 			Session: b.id, Cause: r.Cause, Hop: r.Hop, Peer: string(r.Peer), At: b.m.start.Add(r.At),
-			Ms: float64(r.Took.Microseconds()) / 1000, RowsReplayed: r.Rows, Trace: trace,
+			Ms: ms(r.Took), RowsReplayed: r.Rows, ReplayMs: ms(b.trace.replay()), Trace: trace,
 		}
 		b.mended = append(b.mended, rec)
 		b.log.Info(rec.Cause+" -> re-prefill", "hop", rec.Hop, "peer", r.Peer.Short(), "ms", rec.Ms, "rows", rec.RowsReplayed, "trace", trace)
@@ -388,6 +388,8 @@ func (b *MeshBackend) report() {
 		b.m.recent = append(b.m.recent, rec)
 	}
 }
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
 // Stats implements Backend.
 func (b *MeshBackend) Stats() BackendStats {

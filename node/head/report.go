@@ -46,12 +46,13 @@ type RecoveryReport struct {
 	At           time.Time `json:"at,omitzero"` // noticed
 	Ms           float64   `json:"ms"`
 	RowsReplayed int       `json:"rows_replayed"`
-	Trace        string    `json:"trace,omitempty"` // what was done, with ms since the first failure
+	ReplayMs     float64   `json:"replay_ms,omitempty"` // of ms
+	Trace        string    `json:"trace,omitempty"`     // what was done, with ms since the first failure
 }
 
 // NewRecoveryReport shapes a Recovery.
 func NewRecoveryReport(r Recovery) RecoveryReport {
-	return RecoveryReport{Cause: r.Cause, Hop: r.Hop, At: r.At, Ms: r.Ms, RowsReplayed: r.RowsReplayed, Trace: r.Trace}
+	return RecoveryReport{Cause: r.Cause, Hop: r.Hop, At: r.At, Ms: r.Ms, RowsReplayed: r.RowsReplayed, ReplayMs: r.ReplayMs, Trace: r.Trace}
 }
 
 // NewReport shapes a Result. mesh says whether it went through a mesh.

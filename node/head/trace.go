@@ -61,6 +61,26 @@ func (t *trace) String() string {
 	return b.String()
 }
 
+// replay is the time that went into computing rows again, as far as it was of use.
+func (t *trace) replay() (d time.Duration) {
+	failed := false
+	for i, m := range t.marks[:max(len(t.marks)-1, 0)] {
+		again := false
+		switch w := m.what.(type) {
+		case route.Failed:
+			failed = true
+		case route.Refill:
+			again = true
+		case route.Send:
+			again = failed && w.Rows > 1
+		}
+		if _, done := t.marks[i+1].what.(route.Done); done && again {
+			d += t.marks[i+1].at - m.at
+		}
+	}
+	return d
+}
+
 func words(what any) string {
 	switch w := what.(type) {
 	case route.Failed:

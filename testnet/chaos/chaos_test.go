@@ -75,7 +75,7 @@ func TestScheduleLeavesHolders(t *testing.T) {
 
 // A recovery is counted to the end of the silence that the fault made, not to a
 // token that had left before it; what should disturb nobody by its longest silence.
-func TestRecovery(t *testing.T) {
+func TestSilence(t *testing.T) {
 	zero := time.Now()
 	for _, c := range []struct {
 		name   string
@@ -92,23 +92,80 @@ func TestRecovery(t *testing.T) {
 		{"leaving: the longest gap", drain, []int{-10, 10, 30, 330, 340, 20000}, 19660, false},
 		{"leaving: beyond ten seconds is not its doing", drain, []int{-10, 10, 10011, 10100, 30000}, 10001, false},
 	} {
-		var times []time.Time
-		for _, ms := range c.tokens {
-			times = append(times, zero.Add(time.Duration(ms)*time.Millisecond))
-		}
-		got, ok := watch{c.kind, zero, &chat{tokens: times}}.recovery()
-		if ok == c.none || ok && got != time.Duration(c.want)*time.Millisecond {
+		from, to, ok := watch{fault{Kind: c.kind}, zero, answer(zero, c.tokens...)}.silence()
+		if got := to.Sub(from); ok == c.none || ok && got != time.Duration(c.want)*time.Millisecond {
 			t.Errorf("%s: %v, %v; want %d ms", c.name, got, ok, c.want)
 		}
 	}
-	rep := Report{Recovery: map[string]Times{}}
-	var watched []watch
-	for ms := 1; ms <= 200; ms++ {
-		watched = append(watched, watch{evict, zero, &chat{tokens: []time.Time{zero.Add(time.Duration(ms) * time.Millisecond)}}})
+}
+
+// answer is a chat with tokens at these times.
+func answer(zero time.Time, ms ...int) *chat {
+	c := &chat{q: &question{}, head: "api", session: "12345678"}
+	for _, at := range ms {
+		c.tokens = append(c.tokens, zero.Add(time.Duration(at)*time.Millisecond))
 	}
-	rep.measure(watched)
-	if got := rep.Recovery[evict]; got != (Times{N: 200, P50: 100, P99: 198, Max: 200}) {
-		t.Errorf("percentiles %+v", got)
+	return c
+}
+
+// Every recovery is reported once: alone, with others that struck meanwhile, or of a
+// chat that had not begun to answer; and one over its goal with what the head did.
+func TestMeasure(t *testing.T) {
+	zero := time.Now()
+	ms := func(n int) time.Time { return zero.Add(time.Duration(n) * time.Millisecond) }
+	var watched []watch
+	var all []struck
+	strike := func(kind string, at int, chats ...*chat) {
+		f := fault{Kind: kind, Who: "n1"}
+		all = append(all, struck{f, ms(at)})
+		for _, c := range chats {
+			watched = append(watched, watch{f, ms(at), c})
+		}
+	}
+	for n := 1; n <= 200; n++ {
+		strike(evict, 100_000*n, answer(ms(100_000*n), -10, n))
+	}
+	slow := answer(zero, -10, 700, 710)
+	slow.mended = []testnet.Recovery{
+		{At: ms(-500), ReplayMs: 400, Trace: "earlier"},
+		{At: ms(50), ReplayMs: 100, Trace: "open"},
+		{At: ms(60), ReplayMs: 100, Trace: "open"},
+	}
+	strike(kill, 0, slow)
+	strike(kill, 10_000, answer(zero, 9_990, 10_900, 10_910)) // and another fault within
+	strike(freeze, 10_500)
+	strike(kill, 20_000, answer(zero, 20_900))
+	both := answer(zero, 29_000, 31_500) // the second fault of a silence
+	strike(freeze, 30_000, both)
+	strike(kill, 31_000, both)
+	var rep Report
+	rep.measure(watched, all, zero)
+	for _, c := range []struct {
+		name string
+		got  Times
+		want Times
+	}{
+		{"percentiles", rep.Recovery[evict], Times{N: 200, P50: 100, P99: 198, Max: 200}},
+		{"alone", rep.Recovery[kill], Times{1, 700, 700, 700}},
+		{"without its replay", rep.WithoutReplay[kill], Times{1, 600, 600, 600}},
+		{"noticed", rep.Noticed[kill], Times{1, 50, 50, 50}},
+		{"overlapping", rep.Overlapping[kill], Times{2, 500, 900, 900}},
+		{"the first of two", rep.Overlapping[freeze], Times{1, 1500, 1500, 1500}},
+		{"before the first token", rep.Prompt[kill], Times{1, 900, 900, 900}},
+	} {
+		if c.got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.name, c.got, c.want)
+		}
+	}
+	if len(rep.OverGoal) != 2 {
+		t.Fatalf("over its goal are %q", rep.OverGoal)
+	}
+	for i, words := range [][]string{{"kill n1, api 12345678: 700 ms, 100 of them", "noticed after 50 ms; open"}, {"900 ms, with freeze n1", "mended nothing"}} {
+		for _, w := range words {
+			if !strings.Contains(rep.OverGoal[i], w) {
+				t.Errorf("no %q in %q", w, rep.OverGoal[i])
+			}
+		}
 	}
 }
 
@@ -168,6 +225,8 @@ func TestChaos(t *testing.T) {
 	var rep struct {
 		Faults, Answers, Wrong, Lost int
 		Recovery                     map[string]Times `json:"recovery_ms"`
+		Overlapping                  map[string]Times `json:"overlapping_ms"`
+		Prompt                       map[string]Times `json:"prompt_ms"`
 		Trouble                      []string
 	}
 	if err := json.Unmarshal(out.Bytes(), &rep); err != nil {
@@ -177,8 +236,8 @@ func TestChaos(t *testing.T) {
 	if code != 0 || rep.Wrong != 0 || rep.Lost != 0 {
 		t.Errorf("%d wrong, %d lost of %d answers, code %d", rep.Wrong, rep.Lost, rep.Answers, code)
 	}
-	if rep.Faults < 3 || rep.Answers < 4 || len(rep.Recovery) == 0 {
-		t.Errorf("%d faults, %d answers, recoveries of %d kinds: too little happened", rep.Faults, rep.Answers, len(rep.Recovery))
+	if n := len(rep.Recovery) + len(rep.Overlapping) + len(rep.Prompt); rep.Faults < 3 || rep.Answers < 4 || n == 0 {
+		t.Errorf("%d faults, %d answers, %d kinds of recoveries: too little happened", rep.Faults, rep.Answers, n)
 	}
 	if len(rep.Trouble) > 0 {
 		t.Errorf("trouble: %q", rep.Trouble)

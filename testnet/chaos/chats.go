@@ -61,6 +61,7 @@ type chat struct {
 	finish  string
 	err     error
 	ended   time.Time
+	mended  []testnet.Recovery // what the head says of it
 }
 
 func (c *chat) piece(text string) {
@@ -71,6 +72,13 @@ func (c *chat) piece(text string) {
 	defer c.mu.Unlock()
 	c.tokens = append(c.tokens, time.Now())
 	c.text.WriteString(text)
+}
+
+// answering says that the answer has begun and is not near its end.
+func (c *chat) answering() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.tokens) > 0 && len(c.tokens) < c.q.Tokens*3/4
 }
 
 // asker is one of the chats that run at once: it asks until told to stop.
@@ -89,6 +97,7 @@ func (a *asker) loop(ctx, hard context.Context) {
 		var err error
 		if a.url != "" {
 			err = a.overHTTP(within, c)
+			a.r.askHead(within, c)
 		} else {
 			err = a.overProcess(within, c)
 		}
@@ -116,7 +125,7 @@ func (a *asker) overProcess(ctx context.Context, c *chat) error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.finish = got.FinishReason
+	c.finish, c.mended = got.FinishReason, got.Recoveries
 	if got.Text != c.text.String() {
 		return fmt.Errorf("the report's text is not the streamed one")
 	}

@@ -16,21 +16,29 @@ import (
 
 // Report is what --json prints.
 type Report struct {
-	Seed     uint64           `json:"seed"`
-	Model    string           `json:"model"`
-	Chats    int              `json:"chats"`
-	Seconds  float64          `json:"seconds"`
-	Schedule string           `json:"schedule"` // the same for the same flags
-	Faults   int              `json:"faults"`
-	ByKind   map[string]int   `json:"faults_by_kind"`
-	Skipped  int              `json:"skipped"` // faults that the mesh could not take
-	Answers  int              `json:"answers"`
-	Pieces   int              `json:"pieces"` // of text that the clients got
-	Wrong    int              `json:"wrong"`
-	Lost     int              `json:"lost"`
-	Failures []string         `json:"failures,omitempty"`
-	Trouble  []string         `json:"trouble,omitempty"` // nodes that did not do what they should
-	Recovery map[string]Times `json:"recovery_ms"`
+	Seed     uint64         `json:"seed"`
+	Model    string         `json:"model"`
+	Chats    int            `json:"chats"`
+	Seconds  float64        `json:"seconds"`
+	Schedule string         `json:"schedule"` // the same for the same flags
+	Faults   int            `json:"faults"`
+	ByKind   map[string]int `json:"faults_by_kind"`
+	Skipped  int            `json:"skipped"` // faults that the mesh could not take
+	Answers  int            `json:"answers"`
+	Pieces   int            `json:"pieces"` // of text that the clients got
+	Wrong    int            `json:"wrong"`
+	Lost     int            `json:"lost"`
+	Failures []string       `json:"failures,omitempty"`
+	Trouble  []string       `json:"trouble,omitempty"` // nodes that did not do what they should
+
+	// Recoveries by kind of fault. Those of chats that had no token yet are apart, since
+	// they hold the rest of the prompt; so are those during which another fault struck.
+	Recovery      map[string]Times `json:"recovery_ms"`
+	WithoutReplay map[string]Times `json:"without_replay_ms"` // the same, less the time for computing rows again
+	Noticed       map[string]Times `json:"noticed_ms"`        // the same, until the head knew
+	Overlapping   map[string]Times `json:"overlapping_ms"`
+	Prompt        map[string]Times `json:"prompt_ms"`
+	OverGoal      []string         `json:"over_goal,omitempty"` // one line each: what the head did meanwhile
 
 	// After the last answer, of the process that does the most.
 	IdleCPUPercent float64 `json:"idle_cpu_percent"`
@@ -48,81 +56,6 @@ type Times struct {
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
 	Max float64 `json:"max"`
-}
-
-// watch is one client that a fault should disturb.
-type watch struct {
-	kind string
-	at   time.Time
-	chat *chat
-}
-
-// watch remembers the chats that a fault hits and says how many they are.
-func (r *run) watch(f fault, at time.Time, uses map[*chat][]string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := 0
-	for c, route := range uses {
-		if f.Kind == join || on(f, c.head, route) {
-			r.watched = append(r.watched, watch{f.Kind, at, c})
-			n++
-		}
-	}
-	return n
-}
-
-const (
-	// afterFault are the silences among which the one is that the fault made: a
-	// token or two may have been on their way already.
-	afterFault = 3
-	// calm is how long a fault that should disturb nobody is watched.
-	calm = 10 * time.Second
-)
-
-// recovery is the time from a fault to the token that ends the silence it made.
-// It is false for an answer that ended or failed without one more.
-func (w watch) recovery() (time.Duration, bool) {
-	c := w.chat
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	i, _ := slices.BinarySearchFunc(c.tokens, w.at, time.Time.Compare)
-	later := c.tokens[i:]
-	if len(later) == 0 {
-		return 0, false
-	}
-	gentle := w.kind == drain || w.kind == join
-	last, longest, end := w.at, time.Duration(-1), time.Time{}
-	if gentle && i > 0 {
-		last = c.tokens[i-1]
-	}
-	for k, t := range later {
-		if gentle && last.Sub(w.at) > calm || !gentle && k == afterFault {
-			break
-		}
-		if t.Sub(last) > longest {
-			longest, end = t.Sub(last), t
-		}
-		last = t
-	}
-	if gentle {
-		return longest, true
-	}
-	return end.Sub(w.at), true
-}
-
-// measure fills in the recoveries.
-func (rep *Report) measure(watched []watch) {
-	by := map[string][]float64{}
-	for _, w := range watched {
-		if d, ok := w.recovery(); ok {
-			by[w.kind] = append(by[w.kind], float64(d.Microseconds())/1000)
-		}
-	}
-	for kind, ms := range by {
-		slices.Sort(ms)
-		at := func(p int) float64 { return ms[(len(ms)*p+99)/100-1] }
-		rep.Recovery[kind] = Times{N: len(ms), P50: at(50), P99: at(99), Max: ms[len(ms)-1]}
-	}
 }
 
 // before notes how things are before the first chat.
@@ -222,9 +155,23 @@ func cpuTime(pid int) time.Duration {
 func (rep *Report) print(w io.Writer) {
 	fmt.Fprintf(w, "\nseed %d, schedule %s, %.0f s, %d chats: %d faults (%d skipped), %d answers, %d wrong, %d lost\n",
 		rep.Seed, rep.Schedule, rep.Seconds, rep.Chats, rep.Faults, rep.Skipped, rep.Answers, rep.Wrong, rep.Lost)
-	for _, kind := range slices.Sorted(maps.Keys(rep.Recovery)) {
-		t := rep.Recovery[kind]
-		fmt.Fprintf(w, "  %-8s n %4d  p50 %8.1f ms  p99 %8.1f ms  max %8.1f ms\n", kind, t.N, t.P50, t.P99, t.Max)
+	for _, part := range []struct {
+		name string
+		of   map[string]Times
+	}{
+		{"from the fault to the next token", rep.Recovery}, {"of it not for computing again", rep.WithoutReplay}, {"of it until the head knew", rep.Noticed},
+		{"while another fault struck", rep.Overlapping}, {"before the first token", rep.Prompt},
+	} {
+		if len(part.of) > 0 {
+			fmt.Fprintf(w, "%s, ms:\n", part.name)
+		}
+		for _, kind := range slices.Sorted(maps.Keys(part.of)) {
+			t := part.of[kind]
+			fmt.Fprintf(w, "  %-8s n %4d  p50 %8.1f  p99 %8.1f  max %8.1f\n", kind, t.N, t.P50, t.P99, t.Max)
+		}
+	}
+	for _, line := range rep.OverGoal {
+		fmt.Fprintln(w, "over its goal:", line)
 	}
 	fmt.Fprintf(w, "at rest: %.1f %% CPU, goroutines %d -> %d, descriptors %d -> %d, %d sessions left; logs %.0f bytes/s\n",
 		rep.IdleCPUPercent, rep.Goroutines[0], rep.Goroutines[1], rep.Descriptors[0], rep.Descriptors[1], rep.Sessions, rep.LogBytesPerS)

@@ -108,6 +108,7 @@ type run struct {
 	live    map[*chat]bool
 	away    map[string]int // faults that a node is under
 	watched []watch
+	struck  []struck
 	report  Report
 	undoing sync.WaitGroup
 }
@@ -139,7 +140,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	faults := cfg.plan(r.mesh.Layers).schedule()
 	r.report = Report{
 		Seed: cfg.Seed, Model: cfg.Model, Chats: cfg.Chats, Schedule: fingerprint(faults),
-		ByKind: map[string]int{}, Recovery: map[string]Times{},
+		ByKind: map[string]int{},
 	}
 	r.before()
 
@@ -163,7 +164,7 @@ func Run(ctx context.Context, cfg Config) (*Report, error) {
 	}
 	r.report.Seconds = time.Since(r.started).Seconds()
 	r.after(ctx, api)
-	r.report.measure(r.watched)
+	r.report.measure(r.watched, r.struck, r.started)
 	return &r.report, nil
 }
 
@@ -271,18 +272,14 @@ func (r *run) do(ctx context.Context, f fault) {
 		r.join(ctx, f)
 		return
 	}
+	if r.cfg.Aim {
+		r.aim(ctx, &f)
+	}
+	if r.needed(f) && !r.spared(ctx, f.Who, 30*time.Second) {
+		r.skip(f, "the layers have no other holder")
+		return
+	}
 	uses := r.uses(ctx)
-	if r.cfg.Aim && f.Kind != join {
-		r.aim(&f, uses)
-	}
-	between := f.With != "" && r.mesh.Node(f.With) != nil
-	if f.Kind != evict && !between {
-		if !r.spared(ctx, f.Who) {
-			r.skip(f, "the layers have no other holder")
-			return
-		}
-		uses = r.uses(ctx)
-	}
 	n := r.mesh.Node(f.Who)
 	if !n.Running() || n.Frozen() && f.Kind != kill && f.Kind != restart {
 		r.skip(f, "it is not there")
@@ -431,13 +428,16 @@ func (r *run) note(what string) {
 	r.report.Trouble = append(r.report.Trouble, line)
 }
 
+// needed says that a fault takes its victim's layers away.
+func (r *run) needed(f fault) bool {
+	between := f.With != "" && r.mesh.Node(f.With) != nil
+	return f.Kind != evict && !between && !r.cfg.Holes
+}
+
 // spared waits until the layers of a node have another holder that serves.
-func (r *run) spared(ctx context.Context, victim string) bool {
-	if r.cfg.Holes {
-		return true
-	}
+func (r *run) spared(ctx context.Context, victim string, within time.Duration) bool {
 	v := r.nodes[slices.IndexFunc(r.nodes, func(h holder) bool { return h.Name == victim })]
-	for began := time.Now(); time.Since(began) < 30*time.Second && ctx.Err() == nil; {
+	for began := time.Now(); ctx.Err() == nil; {
 		here := map[string]bool{}
 		for _, h := range r.nodes {
 			r.mu.Lock()
@@ -451,6 +451,9 @@ func (r *run) spared(ctx context.Context, victim string) bool {
 		}
 		if (plan{Nodes: r.nodes}).covered(v, func(name string) bool { return here[name] }) {
 			return true
+		}
+		if time.Since(began) >= within {
+			return false
 		}
 		select {
 		case <-time.After(200 * time.Millisecond):
@@ -512,25 +515,48 @@ func on(f fault, head string, route []string) bool {
 	return j >= 0 && (i-j == 1 || j-i == 1)
 }
 
-// aim turns a fault to a peer that chats use and that can be spared.
-func (r *run) aim(f *fault, uses map[*chat][]string) {
-	count := map[string]int{}
+// aim waits until a chat that has begun to answer uses a peer that can be spared, and
+// turns the fault to that. If none comes, the schedule's stands.
+func (r *run) aim(ctx context.Context, f *fault) {
+	for began := time.Now(); time.Since(began) < 30*time.Second && ctx.Err() == nil; {
+		for _, name := range r.targets(*f, r.uses(ctx)) {
+			g := *f
+			if with, who, link := strings.Cut(name, " "); link {
+				g.With, g.Who = with, who
+			} else {
+				g.Who = name
+			}
+			if !r.needed(g) || r.spared(ctx, g.Who, 0) {
+				*f = g
+				return
+			}
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// targets are the nodes, or links as "end node", that chats use, in a random order.
+func (r *run) targets(f fault, uses map[*chat][]string) []string {
+	used := map[string]bool{}
 	for c, route := range uses {
+		if !c.answering() {
+			continue
+		}
 		for i, name := range route {
 			switch {
 			case f.With == "", c.head == f.With:
-				count[name]++
+				used[name] = true
 			case r.mesh.Node(f.With) != nil && i > 0:
-				count[route[i-1]+" "+name]++
+				used[route[i-1]+" "+name] = true
 			}
 		}
 	}
 	var able []string
-	for name := range count {
-		with, who, link := strings.Cut(name, " ")
-		if !link {
-			who = with
-		}
+	for name := range used {
+		who := name[strings.LastIndexByte(name, ' ')+1:]
 		r.mu.Lock()
 		free := r.away[who] == 0
 		r.mu.Unlock()
@@ -538,14 +564,7 @@ func (r *run) aim(f *fault, uses map[*chat][]string) {
 			able = append(able, name)
 		}
 	}
-	if len(able) == 0 {
-		return
-	}
 	slices.Sort(able)
-	with, who, link := strings.Cut(able[r.rand.IntN(len(able))], " ")
-	if link {
-		f.With, f.Who = with, who
-	} else {
-		f.Who = with
-	}
+	r.rand.Shuffle(len(able), func(i, j int) { able[i], able[j] = able[j], able[i] })
+	return able
 }

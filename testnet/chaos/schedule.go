@@ -56,12 +56,18 @@ type fault struct {
 	For  time.Duration
 }
 
-func (f fault) String() string {
-	who := f.Who
+// name is the kind and whom it hits.
+func (f fault) name() string { return f.Kind + " " + f.who() }
+
+func (f fault) who() string {
 	if f.With != "" {
-		who = f.With + "-" + f.Who
+		return f.With + "-" + f.Who
 	}
-	s := fmt.Sprintf("%8.3fs %-8s %s", f.At.Seconds(), f.Kind, who)
+	return f.Who
+}
+
+func (f fault) String() string {
+	s := fmt.Sprintf("%8.3fs %-8s %s", f.At.Seconds(), f.Kind, f.who())
 	if f.For > 0 {
 		s += fmt.Sprintf(" for %v", f.For.Round(time.Millisecond))
 	}
