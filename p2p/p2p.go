@@ -78,7 +78,7 @@ var (
 
 // Protocol ids. A number changes when old and new can't talk.
 const (
-	ActivationProtocol = "/meshnet/activation/2"
+	ActivationProtocol = "/meshnet/activation/3"
 	HeartbeatProtocol  = "/meshnet/heartbeat/1"
 	OfferProtocol      = "/meshnet/offer/1"
 )

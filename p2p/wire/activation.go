@@ -150,7 +150,7 @@ func checkShape(k Kind, rows, hidden uint32, t DType, payload []byte) *BadError 
 
 // Resend asks a hop for rows that it gave away before, as it kept them: they go
 // where its output goes, in an Activation of mode Refill to the next hop or, where
-// the head forwards, in a Result to the head.
+// the head forwards, in a Result to the head. With Back they go to the head anyway.
 type Resend struct {
 	Session  SessionID
 	Epoch    uint32
@@ -158,6 +158,7 @@ type Resend struct {
 	Past     uint32 // position of the first row
 	Rows     uint32
 	Deadline uint32 // ms until nobody waits any more
+	Back     bool   // to the head, in a chain too
 }
 
 func (*Resend) Kind() Kind { return KindResend }
@@ -169,7 +170,8 @@ func (f *Resend) append(b []byte) []byte {
 	b = appendU32(b, f.Seq)
 	b = appendU32(b, f.Past)
 	b = appendU32(b, f.Rows)
-	return appendU32(b, f.Deadline)
+	b = appendU32(b, f.Deadline)
+	return appendBool(b, f.Back)
 }
 
 func (f *Resend) parse(c *cursor) {
@@ -179,6 +181,7 @@ func (f *Resend) parse(c *cursor) {
 	f.Past = c.u32("past_len")
 	f.Rows = c.u32("rows")
 	f.Deadline = c.u32("deadline")
+	f.Back = c.bool("back")
 }
 
 func (f *Resend) check() *BadError {

@@ -50,7 +50,7 @@ func examples() []example {
 		{"LEAVING", &Leaving{Session: s, Epoch: 1, Grace: 30_000}},
 		{"CLOSE", &Close{Session: s, Epoch: 1}},
 		{"ERROR", &Error{Session: s, Epoch: 2, Seq: 302, Code: CodeCacheMiss, Held: 128, Text: "the session was evicted"}},
-		{"RESEND", &Resend{Session: s, Epoch: 2, Seq: 303, Past: 128, Rows: 113, Deadline: 7000}},
+		{"RESEND", &Resend{Session: s, Epoch: 2, Seq: 303, Past: 128, Rows: 113, Deadline: 7000, Back: true}},
 		{"OFFER_REQUEST", &OfferRequest{Network: "home", Model: testModel()}},
 		{"OFFER_ANSWER", &OfferAnswer{Network: "home", Offers: signed}},
 	}

@@ -214,7 +214,7 @@ func (k Kind) elements() int {
 	case KindError:
 		return 9
 	case KindResend:
-		return 7
+		return 8
 	}
 	return 0
 }

@@ -61,6 +61,7 @@ type Circuit struct {
 	answers map[uint32][]float32 // of the last hop, until Step takes them
 	fault   *Error               // of the present step, answered by a hop
 	link    *Error               // a hop can't reach the next: for good
+	backs   backs
 	leaving []p2p.PeerID
 	nonce   uint64
 }
@@ -73,6 +74,8 @@ type leg struct {
 	held int
 	star bool            // its output comes back to be forwarded; false for the last
 	fwd  chan forwarding // rows for this hop, if the one before is star
+
+	gone chan struct{} // closed when err is set
 
 	err   *Error // stream or heart broke; under Circuit.mu, as all below
 	pong  wire.Ping
@@ -164,7 +167,7 @@ func (cl *Client) openLeg(ctx context.Context, req OpenRequest, i int) (*leg, *E
 		return nil, e
 	}
 	c.window = clampWindow(ready.Credit)
-	return &leg{i: i, hop: h, c: c, held: int(ready.Held), star: !ready.Linked && i+1 < len(req.Route.Hops)}, nil
+	return &leg{i: i, hop: h, c: c, gone: make(chan struct{}), held: int(ready.Held), star: !ready.Linked && i+1 < len(req.Route.Hops)}, nil
 }
 
 func greetHop(c *conn, req OpenRequest, i int) (*wire.Ready, *Error) {
@@ -287,6 +290,7 @@ func (c *Circuit) breakLeg(l *leg, e *Error) {
 	c.mu.Lock()
 	if l.err == nil {
 		l.err = e
+		close(l.gone)
 	}
 	c.mu.Unlock()
 	c.stir()
@@ -375,6 +379,8 @@ func (c *Circuit) reported(l *leg, f *wire.Error) {
 	}
 	c.mu.Lock()
 	switch {
+	case f.Seq >= firstBack:
+		c.backs.refused(f.Seq, l.i, e)
 	case f.Code == wire.CodeLinkDown && c.link == nil:
 		c.link = e
 	case f.Seq != 0 && f.Seq < c.first: // of a step that was given up
@@ -390,6 +396,9 @@ func (c *Circuit) result(l *leg, f *wire.Result, nonsense func(wire.Code, string
 	size := len(f.Payload)
 	if !l.c.arrived(size) {
 		return nonsense(wire.CodeBadFrame, "more payload than the credit allows")
+	}
+	if f.Seq >= firstBack {
+		return c.cameBack(l, f, nonsense)
 	}
 	last := l.i == len(c.legs)-1
 	c.mu.Lock()

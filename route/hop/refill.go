@@ -23,7 +23,7 @@ func (ss *session) keepRows(past int, x []float32) {
 }
 
 // resend gives kept rows once more to the next hop, or to the head where that
-// forwards. Nothing is computed.
+// forwards or asks for them itself. Nothing is computed.
 func (ss *session) resend(it item) {
 	q, o := it.ask, ss.open
 	if ss.kept == nil {
@@ -42,12 +42,12 @@ func (ss *session) resend(it item) {
 	ss.mu.Lock()
 	next, broken := ss.next, ss.broken
 	ss.mu.Unlock()
-	if broken {
+	if broken && !q.Back {
 		return // the head knows, and opens another epoch
 	}
 	ss.srv.count.resent.Add(uint64(q.Rows))
 	hidden := uint32(ss.srv.cfg.Hidden)
-	if next == nil {
+	if next == nil || q.Back {
 		r := &wire.Result{Session: o.Session, Epoch: o.Epoch, Seq: q.Seq, Rows: q.Rows, DType: o.DType, Hidden: hidden, Payload: data}
 		_ = ss.head.send(ss.ctx, r, len(data)) // a broken stream is seen by its reader
 		return

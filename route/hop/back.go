@@ -1,0 +1,135 @@
+package hop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/meshnet/meshnet/p2p/wire"
+)
+
+const (
+	// firstBack: rows that come back have a Seq from here on, where no step's is.
+	firstBack = 1 << 31
+	// maxBacks bounds what was asked for and did not come.
+	maxBacks = 16
+)
+
+// BackRows is how many rows Kept asks for at once, so that they hold up a step of the
+// same session, or one that the peer that they are for computes, by little.
+func BackRows(hidden int) int {
+	return min(wire.MaxChunkRows, max(chunkLeast, creditPiece/(4*max(hidden, 1))))
+}
+
+// backs are the rows that hops were asked to give back. Under Circuit.mu.
+type backs struct {
+	n     uint32 // asked so far
+	asked map[uint32]*back
+}
+
+// back is one of them.
+type back struct {
+	leg  int
+	rows uint32
+	x    []float32
+	err  *Error
+	done chan struct{} // closed when x or err is there
+}
+
+// take removes what a hop was asked for, nil if it was not.
+func (b *backs) take(seq uint32, leg int) *back {
+	w := b.asked[seq]
+	if w == nil || w.leg != leg {
+		return nil
+	}
+	delete(b.asked, seq)
+	return w
+}
+
+// refused ends one that the hop does not give.
+func (b *backs) refused(seq uint32, leg int, e *Error) {
+	if w := b.take(seq, leg); w != nil {
+		w.err = e
+		close(w.done)
+	}
+}
+
+// Kept are rows that a hop gave to the one after it and keeps: rows x hidden, those of
+// the tokens [past, past+rows) after its last layer. Several goroutines may ask, also
+// while another is in Step, and at any time before Close. The error is a *Error, with
+// CodeCacheMiss for a hop that does not keep them, or ctx's. Nothing of the circuit is
+// the worse for it, unless the hop answers what it was not asked.
+func (c *Circuit) Kept(ctx context.Context, hop, past, rows int) ([]float32, error) {
+	if hop < 0 || hop >= len(c.legs) || past < 0 || rows <= 0 || rows > wire.MaxRows {
+		return nil, fmt.Errorf("kept rows [%d, %d) of hop %d of %d", past, past+rows, hop, len(c.legs))
+	}
+	l := c.legs[hop]
+	w := &back{leg: hop, rows: uint32(rows), done: make(chan struct{})}
+	c.mu.Lock()
+	if c.closed || len(c.backs.asked) >= maxBacks {
+		closed := c.closed
+		c.mu.Unlock()
+		if closed {
+			return nil, errOver
+		}
+		return nil, &Error{Hop: hop, Peer: l.hop.Peer.ID, Side: Local, Silent: true, Text: "rows that it was asked for"}
+	}
+	if c.backs.asked == nil {
+		c.backs.asked = map[uint32]*back{}
+	}
+	seq := firstBack + c.backs.n%firstBack
+	c.backs.n++
+	c.backs.asked[seq] = w
+	c.mu.Unlock()
+
+	q := &wire.Resend{Session: c.req.Session, Epoch: c.req.Epoch, Seq: seq, Past: uint32(past), Rows: uint32(rows), Back: true}
+	if at, ok := ctx.Deadline(); ok {
+		q.Deadline = uint32(max(1, time.Until(at).Milliseconds()))
+	}
+	if err := l.c.write(q, 0); err != nil {
+		c.breakLeg(l, &Error{Hop: l.i, Peer: l.hop.Peer.ID, Side: Local, Err: err})
+	}
+	select {
+	case <-w.done:
+	case <-l.gone:
+	case <-c.ctx.Done():
+	case <-ctx.Done(): // it stays asked for: what comes yet is no nonsense
+		return nil, fmt.Errorf("kept rows: %w", context.Cause(ctx))
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case w.x != nil:
+		return w.x, nil
+	case w.err != nil:
+		return nil, w.err
+	case l.err != nil:
+		return nil, l.err
+	}
+	return nil, errOver
+}
+
+var errOver = errors.New("the circuit is closed")
+
+// cameBack takes rows that a hop was asked to give back.
+func (c *Circuit) cameBack(l *leg, f *wire.Result, nonsense func(wire.Code, string) *Error) *Error {
+	c.mu.Lock()
+	w := c.backs.take(f.Seq, l.i)
+	c.mu.Unlock()
+	if w == nil {
+		return nonsense(wire.CodeBadFrame, "rows back that were not asked for")
+	}
+	x, code := payloadOf(f.Payload, f.Rows, f.Hidden, f.DType, c.req.Hidden)
+	if code == 0 && f.Rows != w.rows {
+		code = wire.CodeBadShape
+	}
+	if code != 0 {
+		return nonsense(code, fmt.Sprintf("%d rows of %d back, asked for %d", f.Rows, f.Hidden, w.rows))
+	}
+	c.mu.Lock()
+	w.x = x
+	c.mu.Unlock()
+	close(w.done)
+	return c.took(l, len(f.Payload))
+}
