@@ -20,6 +20,23 @@ const (
 	Refuse                    // Opens only: the peer refuses the protocol
 )
 
+// Border is where in a frame something happens.
+type Border uint8
+
+const (
+	After  Border = iota // all of it is sent
+	Middle               // half of its bytes are
+	Before               // nothing is
+)
+
+// Sent is a frame, or an Open, that is about to be sent.
+type Sent struct {
+	From, To p2p.PeerID
+	Protocol string
+	Kind     wire.Kind // 0 for an Open
+	Bytes    int       // of the whole frame
+}
+
 // Fault strikes frames in one direction. Empty fields match anything.
 type Fault struct {
 	From, To p2p.PeerID
@@ -32,6 +49,8 @@ type Fault struct {
 	Delay time.Duration             // later than the link's latency; what follows keeps its order
 	Edit  func(frame []byte) []byte // replaces the frame, length prefix included; nil for no change
 	Then  func(n *Network)          // runs in the sender's goroutine once the fault has struck
+	On    func(n *Network, s Sent)  // as Then, but at the Border, which counts if Do is Pass, and before an Open
+	At    Border
 	seen  int
 }
 
@@ -42,6 +61,21 @@ func (n *Network) Fault(f Fault) {
 	defer n.mu.Unlock()
 	f.seen = 0
 	n.faults = append(n.faults, &f)
+}
+
+// Trace has f called for every whole frame and every Open from now on, in the order in which they are about to be sent. f must not
+// call the network.
+func (n *Network) Trace(f func(Sent)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.trace = f
+}
+
+// told tells the trace. The lock is held.
+func (n *Network) told(s Sent) {
+	if n.trace != nil {
+		n.trace(s)
+	}
 }
 
 // ClearFaults removes all faults.
@@ -74,6 +108,7 @@ func (n *Network) strike(matches func(*Fault) bool) *Fault {
 func (n *Network) openFault(r route, protocol string) *Fault {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.told(Sent{From: r.from, To: r.to, Protocol: protocol})
 	return n.strike(func(f *Fault) bool { return f.Opens && f.along(r, protocol) })
 }
 
@@ -100,6 +135,7 @@ type framer struct {
 	keep  bool   // the current frame is held back until it is whole
 	have  []byte // of the current frame: all of it if kept, else its head
 	left  int    // bytes that the current frame lacks, once its head is there
+	size  int    // of the current frame, once its head is there
 }
 
 const head = 6 // length, array head, kind
@@ -121,7 +157,8 @@ func (f *framer) next(p []byte) (used int, done bool) {
 			f.blind = true
 			return used, false
 		}
-		f.left = int(n) + 4 - head
+		f.size = int(n) + 4
+		f.left = f.size - head
 	}
 	more := min(len(p)-used, f.left)
 	if f.keep {

@@ -37,6 +37,7 @@ type Network struct {
 	streams map[*pair]struct{}
 	faults  []*Fault
 	stats   map[route]*Stats
+	trace   func(Sent)
 	buffer  int
 	changed chan struct{} // closed and replaced when a link or a peer changes
 	closed  bool

@@ -378,6 +378,54 @@ func TestFaults(t *testing.T) {
 	}
 }
 
+// TestBorders: something happens before a frame, in the middle of its bytes, or after
+// it, and is told which frame it was.
+func TestBorders(t *testing.T) {
+	for at, want := range map[Border]string{Before: "1 p reset", Middle: "1 p half reset", After: "1 p 2 reset"} {
+		inBubble(t, nil, func(s *scene) {
+			var trace []Sent
+			var met Sent
+			s.net.Trace(func(x Sent) { trace = append(trace, x) })
+			s.net.Fault(Fault{Kind: wire.KindCredit, Nth: 2, At: at, On: func(n *Network, x Sent) {
+				met = x
+				time.Sleep(time.Millisecond) // what was sent is read
+				n.Kill("ann")
+			}})
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				w := wire.NewWriter(s.a)
+				for _, f := range []wire.Frame{credit(1), &wire.Ping{}, credit(2), &wire.Ping{}, credit(3)} {
+					if _, err := w.WriteFrame(f); err != nil {
+						break
+					}
+				}
+			}()
+			if got := readAll(s.b); got != want {
+				t.Errorf("border %d: bob read %q, want %q", at, got, want)
+			}
+			<-done
+			if len(trace) < 3 || trace[2] != met || met.Kind != wire.KindCredit || met.From != "ann" || met.To != "bob" || met.Protocol != proto {
+				t.Errorf("border %d: met %+v in %+v", at, met, trace)
+			}
+			if b, err := wire.Append(nil, credit(2)); err != nil || met.Bytes != len(b) {
+				t.Errorf("a frame of %d bytes was told as %d", len(b), met.Bytes)
+			}
+		})
+	}
+	inBubble(t, nil, func(s *scene) {
+		var trace []Sent
+		s.net.Trace(func(x Sent) { trace = append(trace, x) })
+		s.net.Fault(Fault{Opens: true, On: func(n *Network, x Sent) { n.Kill("bob") }})
+		if _, err := s.ann.Open(t.Context(), p2p.Peer{ID: "bob"}, proto); !errors.Is(err, p2p.ErrUnreachable) {
+			t.Error(err)
+		}
+		if want := (Sent{From: "ann", To: "bob", Protocol: proto}); len(trace) != 1 || trace[0] != want {
+			t.Errorf("trace %+v", trace)
+		}
+	})
+}
+
 func readAll(st p2p.Stream) string {
 	var got []string
 	r := wire.NewReader(st, wire.MaxFrame)

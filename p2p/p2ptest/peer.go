@@ -54,6 +54,9 @@ func (p *Peer) Open(ctx context.Context, to p2p.Peer, protocol string) (p2p.Stre
 		return nil, fmt.Errorf("open %s to %s: %w", protocol, to.ID, err)
 	}
 	fault := p.net.openFault(route{p.id, to.ID}, protocol)
+	if fault != nil && fault.On != nil {
+		fault.On(p.net, Sent{From: p.id, To: to.ID, Protocol: protocol})
+	}
 	if fault != nil && fault.Then != nil {
 		fault.Then(p.net)
 	}

@@ -183,7 +183,10 @@ func (s *stream) writePart(p []byte) (int, error) {
 	used, done := f.next(p)
 	n.count(r.from, r.to).Bytes += int64(used)
 	var fault *Fault
+	var sent Sent
 	if done {
+		sent = Sent{From: r.from, To: r.to, Protocol: s.pair.protocol, Kind: f.kind(), Bytes: f.size}
+		n.told(sent)
 		n.count(r.from, r.to).Frames[f.kind()]++
 		if f.keep {
 			fault = n.frameFault(r, s.pair.protocol, f.kind())
@@ -204,7 +207,7 @@ func (s *stream) writePart(p []byte) (int, error) {
 	}
 	n.mu.Unlock()
 
-	err := s.strike(part, fault)
+	err := s.strike(part, fault, sent)
 	if err != nil {
 		return 0, err
 	}
@@ -212,10 +215,11 @@ func (s *stream) writePart(p []byte) (int, error) {
 }
 
 // strike sends a part as its fault wants it.
-func (s *stream) strike(part []byte, fault *Fault) error {
+func (s *stream) strike(part []byte, fault *Fault, sent Sent) error {
 	if fault == nil {
 		return s.send(part, 0, false)
 	}
+	n := s.pair.net
 	if fault.Edit != nil {
 		part = fault.Edit(part)
 	}
@@ -229,10 +233,20 @@ func (s *stream) strike(part []byte, fault *Fault) error {
 	case ResetAfter:
 		err = s.send(part, fault.Delay, true)
 	default:
-		err = s.send(part, fault.Delay, false)
+		cut := [...]int{After: len(part), Middle: len(part) / 2, Before: 0}[fault.At]
+		err = s.send(part[:cut], fault.Delay, false)
+		if fault.On != nil {
+			fault.On(n, sent)
+		}
+		if err == nil && cut < len(part) {
+			err = s.send(part[cut:], fault.Delay, false)
+		}
+	}
+	if fault.Do != Pass && fault.On != nil {
+		fault.On(n, sent)
 	}
 	if fault.Then != nil {
-		fault.Then(s.pair.net)
+		fault.Then(n)
 	}
 	return err
 }
