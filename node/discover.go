@@ -27,9 +27,11 @@ const (
 	askFailed    = time.Second     // so is one that did not answer, four times as long each time
 	askMost      = 5 * time.Minute
 	recheckAfter = 500 * time.Millisecond
-	firstSamples = 3 // round trips measured when a peer is met
-	asksAtOnce   = 8
-	maxAsked     = 4096 // peers of which we know when they were asked
+
+	recheckRefused, recheckSilent = 2, 5 // asks until a peer counts as gone, the silent ones of 3 s each
+	firstSamples                  = 3    // round trips measured when a peer is met
+	asksAtOnce                    = 8
+	maxAsked                      = 4096 // peers of which we know when they were asked
 )
 
 // Finder is what discovery needs of *host.Host.
@@ -40,7 +42,6 @@ type Finder interface {
 	Watch() (events <-chan host.Event, stop func())
 	Connected() []p2p.Peer
 	TableSize() int
-	Drop(id p2p.PeerID)
 }
 
 // DiscoveryConfig is what a Discovery needs; all but Logger must be set.
@@ -66,6 +67,8 @@ type Discovery struct {
 	seek  map[wire.Fingerprint]int // models to keep a view of, and their layers
 	serve shardKey
 	asked map[p2p.PeerID]*asked
+
+	checked map[p2p.PeerID]bool // that were lost and are being asked whether they are there
 }
 
 // asked is when a peer may be asked again.
@@ -87,7 +90,7 @@ func NewDiscovery(cfg DiscoveryConfig) *Discovery {
 	return &Discovery{
 		cfg: cfg, offers: cfg.Offers,
 		kick: make(chan struct{}, 1), serves: make(chan struct{}, 1), slots: make(chan struct{}, asksAtOnce),
-		seek: map[wire.Fingerprint]int{}, asked: map[p2p.PeerID]*asked{},
+		seek: map[wire.Fingerprint]int{}, asked: map[p2p.PeerID]*asked{}, checked: map[p2p.PeerID]bool{},
 	}
 }
 
@@ -181,38 +184,60 @@ func (d *Discovery) ask(ctx context.Context, p p2p.Peer, asking *sync.WaitGroup)
 	})
 }
 
-// recheck asks a peer that was lost and has an offer, twice. If it can't be reached,
-// its offer goes: a crash would otherwise show only when the offer expires.
+// recheck asks a peer that was lost and has an offer. If nobody is there, its offer
+// goes: a crash would otherwise show only when the offer expires. Whoever is refused
+// knows it at the second time; silence may be a busy machine, and takes longer.
 func (d *Discovery) recheck(ctx context.Context, p p2p.Peer, asking *sync.WaitGroup) {
 	o, ok := d.offers.Table().Get(p.ID)
 	if !ok || o.State == wire.Draining {
 		return
 	}
 	p.Addrs = append(p.Addrs, o.Addrs...)
-	select {
-	case d.slots <- struct{}{}:
-	case <-ctx.Done():
+	d.mu.Lock()
+	already := d.checked[p.ID]
+	d.checked[p.ID] = true
+	d.mu.Unlock()
+	if already {
 		return
 	}
 	asking.Go(func() {
-		defer func() { <-d.slots }()
-		var err error
-		for range 2 {
-			if _, err = d.offers.Ask(ctx, p); err == nil || ctx.Err() != nil {
+		defer func() {
+			d.mu.Lock()
+			delete(d.checked, p.ID)
+			d.mu.Unlock()
+		}()
+		for n := 1; ; n++ {
+			err := d.askOnce(ctx, p)
+			if err == nil || ctx.Err() != nil {
 				return
 			}
-			d.cfg.Host.Drop(p.ID) // what is left of its connections may be dead too
+			silent := errors.Is(err, context.DeadlineExceeded)
+			if n >= recheckRefused && !silent || n >= recheckSilent {
+				if silent || errors.Is(err, p2p.ErrUnreachable) {
+					d.cfg.Logger.Info("a peer is gone", "peer", p.ID.Short(), "err", err)
+					d.offers.Table().Forget(p.ID)
+				}
+				return
+			}
 			select {
 			case <-ctx.Done():
 				return
 			case <-time.After(recheckAfter):
 			}
 		}
-		if errors.Is(err, p2p.ErrUnreachable) {
-			d.cfg.Logger.Info("a peer is gone", "peer", p.ID.Short(), "err", err)
-			d.offers.Table().Forget(p.ID)
-		}
 	})
+}
+
+// askOnce asks for offers when there is room for it.
+func (d *Discovery) askOnce(ctx context.Context, p p2p.Peer) error {
+	select {
+	case d.slots <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-d.slots }()
+	_, err := d.offers.Ask(ctx, p)
+	return err
 }
 
 func (d *Discovery) mayAsk(id p2p.PeerID, now time.Time) bool {
@@ -351,7 +376,8 @@ func (d *Discovery) look(ctx context.Context) {
 			case <-changed:
 				// A peer that went may leave a gap; one that came needs no look-up.
 				changed = d.Changed()
-				if !missing && len(d.gaps()) > 0 {
+				was := missing
+				if missing = len(d.gaps()) > 0; missing && !was {
 					break idle
 				}
 			}

@@ -88,8 +88,6 @@ func (h *fakeHost) Connected() []p2p.Peer {
 	return append([]p2p.Peer(nil), h.connected...)
 }
 
-func (h *fakeHost) Drop(p2p.PeerID) {}
-
 func (h *fakeHost) TableSize() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -312,6 +310,7 @@ func TestGap(t *testing.T) {
 		head := m.hosts[2]
 		m.discs[2].Seek(testModel, 24)
 		m.wait(m.discs[2], time.Second)
+		time.Sleep(5 * time.Second) // a look-up may still be under way
 
 		m.net.Kill(m.hosts[1].Self())
 		m.stop[1]()
@@ -366,6 +365,20 @@ func TestLostConnection(t *testing.T) {
 		connect(m.hosts[0], m.hosts[2])
 		time.Sleep(time.Second)
 
+		// Nor is a silent one, at once: its machine may be busy for some seconds.
+		m.net.Freeze(m.hosts[2].Self())
+		disconnect(m.hosts[0], m.hosts[2])
+		time.Sleep(10 * time.Second)
+		if view() != 2 {
+			t.Errorf("%d in the view after ten seconds of silence", view())
+		}
+		m.net.Thaw(m.hosts[2].Self())
+		connect(m.hosts[0], m.hosts[2])
+		time.Sleep(20 * time.Second)
+		if view() != 2 {
+			t.Errorf("%d in the view after a silence that ended", view())
+		}
+
 		m.net.Kill(m.hosts[2].Self())
 		m.stop[2]()
 		m.stop[2] = func() {}
@@ -376,6 +389,28 @@ func TestLostConnection(t *testing.T) {
 				t.Fatalf("%d in the view after a peer was killed", view())
 			}
 			time.Sleep(time.Second)
+		}
+	})
+}
+
+// A peer that stays silent is forgotten long before its offer expires.
+func TestSilentPeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := newFakeMesh(t)
+		defer m.close()
+		for range 2 {
+			m.add(true)
+		}
+		m.serve(1, 0, 24)
+		connect(m.hosts[0], m.hosts[1])
+		m.wait(m.discs[0], time.Second)
+		synctest.Wait() // its own discovery may have heard of nothing yet
+		m.net.Freeze(m.hosts[1].Self())
+		defer m.net.Thaw(m.hosts[1].Self())
+		disconnect(m.hosts[0], m.hosts[1])
+		time.Sleep(20 * time.Second)
+		if n := len(m.discs[0].View(testModel)); n > 0 {
+			t.Errorf("%d in the view after 20 s of silence", n)
 		}
 	})
 }
