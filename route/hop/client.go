@@ -120,9 +120,11 @@ func (cl *Client) Open(ctx context.Context, within time.Duration, req OpenReques
 	dial, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	legs, errs := make([]*leg, n), make(chan *Error, n)
+	beats := make([]*Beat, n)
 	for i := range n {
+		beats[i] = cl.hearts.Watch(req.Route.Hops[i].Peer)
 		go func() {
-			l, err := cl.openLeg(dial, req, i)
+			l, err := cl.openLeg(dial, req, i, beats[i])
 			legs[i] = l
 			errs <- err
 		}()
@@ -135,7 +137,10 @@ func (cl *Client) Open(ctx context.Context, within time.Duration, req OpenReques
 		}
 	}
 	if first == nil && ctx.Err() == nil {
-		return cl.circuit(req, legs), nil
+		return cl.circuit(req, legs, beats), nil
+	}
+	for _, b := range beats {
+		b.Stop()
 	}
 	for _, l := range legs {
 		if l != nil {
@@ -148,18 +153,32 @@ func (cl *Client) Open(ctx context.Context, within time.Duration, req OpenReques
 	return nil, first
 }
 
-// openLeg dials hop i, sends OPEN and waits for READY.
-func (cl *Client) openLeg(ctx context.Context, req OpenRequest, i int) (*leg, *Error) {
+// openLeg dials hop i, sends OPEN and waits for READY, as long as its heart beats: a
+// peer that is frozen accepts connections too.
+func (cl *Client) openLeg(ctx context.Context, req OpenRequest, i int, beat *Beat) (*leg, *Error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	opened := make(chan struct{})
+	defer close(opened)
+	watching.Go(func() {
+		select {
+		case <-beat.Dead():
+			cancel(errNoHeartbeat)
+		case <-opened:
+		}
+	})
 	h := req.Route.Hops[i]
 	fail := func(err error) *Error { return &Error{Hop: i, Peer: h.Peer.ID, Side: Local, Text: "open", Err: err} }
 	st, err := cl.streamer.Open(ctx, h.Peer, p2p.ActivationProtocol)
 	if err != nil {
-		return nil, fail(err)
+		return nil, fail(because(ctx, err))
 	}
 	stop := context.AfterFunc(ctx, func() { _ = st.Reset() })
 	c := newConn(st)
 	ready, e := greetHop(c, req, i)
-	if !stop() && e == nil {
+	if !stop() && (e == nil || e.Side == Local && e.Code == 0) {
 		e = fail(context.Cause(ctx))
 	}
 	if e != nil {
@@ -168,6 +187,16 @@ func (cl *Client) openLeg(ctx context.Context, req OpenRequest, i int) (*leg, *E
 	}
 	c.window = clampWindow(ready.Credit)
 	return &leg{i: i, hop: h, c: c, gone: make(chan struct{}), held: int(ready.Held), star: !ready.Linked && i+1 < len(req.Route.Hops)}, nil
+}
+
+var errNoHeartbeat = errors.New("no heartbeat")
+
+// because is the cause of an error that comes from the end of ctx.
+func because(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
 }
 
 func greetHop(c *conn, req OpenRequest, i int) (*wire.Ready, *Error) {
@@ -220,7 +249,7 @@ func clipAddrs(addrs []string) []string {
 	return out
 }
 
-func (cl *Client) circuit(req OpenRequest, legs []*leg) *Circuit {
+func (cl *Client) circuit(req OpenRequest, legs []*leg, beats []*Beat) *Circuit {
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &Circuit{
 		client: cl, req: req, legs: legs, ctx: ctx, cancel: cancel, slots: len(legs) + 2, wake: make(chan struct{}, 1),
@@ -232,9 +261,8 @@ func (cl *Client) circuit(req OpenRequest, legs []*leg) *Circuit {
 			c.wg.Go(func() { c.forward(l) })
 		}
 	}
-	for _, l := range legs {
-		beat := cl.hearts.Watch(l.hop.Peer)
-		c.wg.Go(func() { c.watch(l, beat) })
+	for i, l := range legs {
+		c.wg.Go(func() { c.watch(l, beats[i]) })
 		c.wg.Go(func() { c.readLeg(l) })
 	}
 	return c

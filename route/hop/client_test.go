@@ -122,8 +122,8 @@ func TestOpenFails(t *testing.T) {
 		most time.Duration
 	}{
 		{"unreachable", func(w *hoptest.World) { w.Net.Cut("head", "q") }, 0, 0},
-		{"silent", func(w *hoptest.World) { w.Net.BlackHole("head", "q") }, 0, 5 * time.Second},
-		{"frozen", func(w *hoptest.World) { w.Net.Freeze("q") }, 0, 5 * time.Second},
+		{"silent", func(w *hoptest.World) { w.Net.BlackHole("head", "q") }, 0, 3 * time.Second},
+		{"frozen", func(w *hoptest.World) { w.Net.Freeze("q") }, 0, 3 * time.Second},
 		{"not a hop", func(w *hoptest.World) { w.Net.Peer("q").Handle(p2p.ActivationProtocol, nil) }, 0, 0},
 		{"limited", func(w *hoptest.World) { w.Net.Limited("head", "q") }, wire.CodeLimited, 0},
 		{"draining", func(w *hoptest.World) { _ = w.Peer("q").Drain(time.Second) }, wire.CodeDraining, 0},
