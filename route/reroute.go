@@ -43,8 +43,13 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 		}
 		f.Text = "loses the session's cache again and again"
 	}
-	if f.Silent || f.Code == wire.CodeDeadline {
-		s.patience = min(s.patience+1, mostPatience)
+	if stood := s.phase == sending; stood && (f.Silent || f.Code == wire.CodeDeadline) {
+		s.patience++
+		s.late[f.Peer]++
+		s.wasted += at - s.sentAt
+		if s.wasted > lateMost || s.late[f.Peer] >= maxLatePeer {
+			return s.fail(fmt.Errorf("gave up after %d deadlines missed within one step, the last of them for %s: %s", s.patience, Ranges([][2]int{s.spanOf(f)}), f.Peer.Short()))
+		}
 	}
 	cause := s.blame(at, f)
 	stood := s.phase == sending
@@ -110,7 +115,7 @@ func (s *Session) blame(at time.Duration, f Failure) (cause string) {
 	case wire.CodeDeadline:
 		// It lives, has work of others before ours, and keeps what it has of ours: asked
 		// again with more time it is nearer to the end than anybody else.
-		if s.late[f.Peer]++; s.late[f.Peer] == 1 {
+		if s.late[f.Peer] == 1 {
 			return "deadline"
 		}
 		return ban("deadline")
@@ -164,10 +169,7 @@ type spent struct {
 
 // spend takes a re-route from the budgets.
 func (s *Session) spend(at time.Duration, f Failure, cause string) error {
-	span := [2]int{0, s.cfg.Layers}
-	if f.Hop >= 0 && f.Hop < len(s.route.Hops) {
-		span = [2]int{s.route.Hops[f.Hop].Start, s.route.Hops[f.Hop].End}
-	}
+	span := s.spanOf(f)
 	b := s.spans[span]
 	if gone := int((at - b.last) / forgiveAfter); gone > 0 {
 		b.n, b.last = max(b.n-gone, 0), at
@@ -179,10 +181,17 @@ func (s *Session) spend(at time.Duration, f Failure, cause string) error {
 	s.spans[span] = b
 	s.reroutes++
 	if s.reroutes > maxReroutes || b.n > maxSpanReroutes {
-		return fmt.Errorf("gave up after %d re-routes within one step, the last of them for layers %d to %d: %s, %s",
-			s.reroutes-1, span[0], span[1]-1, f.Peer.Short(), cause)
+		return fmt.Errorf("gave up after %d re-routes within one step, the last of them for %s: %s, %s", s.reroutes-1, Ranges([][2]int{span}), f.Peer.Short(), cause)
 	}
 	return nil
+}
+
+// spanOf are the layers of the hop that failed; all if it is not known.
+func (s *Session) spanOf(f Failure) [2]int {
+	if f.Hop >= 0 && f.Hop < len(s.route.Hops) {
+		return [2]int{s.route.Hops[f.Hop].Start, s.route.Hops[f.Hop].End}
+	}
+	return [2]int{0, s.cfg.Layers}
 }
 
 // lose starts the search for a route, and its clock if it does not run.

@@ -32,7 +32,12 @@ const (
 	decodeMost   = 15 * time.Second
 	prefillLeast = 5 * time.Second
 	prefillMost  = 120 * time.Second
-	mostPatience = 5  // doublings of a deadline
+	// Who is late for ever must not hold a request for half an hour: a step ends when
+	// so much time went into deadlines that were missed, or when one peer misses so many;
+	// it is asked a third time only where the others were late as well.
+	lateMost     = 5 * time.Minute
+	maxLatePeer  = 3
+	mostPatience = 4  // doublings of a deadline
 	keptTimes    = 64 // decode steps whose times are remembered
 )
 
@@ -80,9 +85,11 @@ type Session struct {
 	said       map[string]bool // since lostAt: once is enough
 	reroutes   int
 	spans      map[[2]int]spent
-	late       map[p2p.PeerID]int // deadlines missed within the step by peers that said so
+	late       map[p2p.PeerID]int // deadlines missed within the step
 	tries      map[p2p.PeerID]try // failures since a step was answered
 	patience   int                // deadlines missed within the step: each doubles the next
+	wasted     time.Duration      // that they took
+	sentAt     time.Duration      // when the present Send or Refill began
 	recovering []int              // indices in Recoveries of disturbances not yet over
 	times      []time.Duration
 
@@ -243,7 +250,7 @@ func (s *Session) send(at time.Duration) []Action {
 		a.Seq = s.seq + 1
 		s.seq += frames
 	}
-	s.last, s.phase = a, sending
+	s.last, s.phase, s.sentAt = a, sending, at
 	var acts []Action
 	if again := s.step.Past - from; again > 0 && !s.cfg.Stateless {
 		s.computed(again)
@@ -270,7 +277,7 @@ func (s *Session) refill(i int, at time.Duration) []Action {
 	a := Refill{Epoch: s.epoch, Seq: s.seq + 1, Hop: i, Past: s.held[i], Rows: s.step.Past - s.held[i], Chunk: s.cfg.ChunkRows}
 	s.seq += uint32((a.Rows + a.Chunk - 1) / a.Chunk)
 	a.Deadline = s.deadline(Send{Mode: wire.Refill, Rows: a.Rows, Chunk: a.Chunk})
-	s.filling, s.fill, s.phase = true, i, sending
+	s.filling, s.fill, s.phase, s.sentAt = true, i, sending, at
 	s.computed(a.Rows)
 	return []Action{Say{SayReprefill, fmt.Sprintf("%s computes %d tokens again", s.route.Hops[i].Peer.ID.Short(), a.Rows)}, a}
 }
@@ -332,7 +339,7 @@ func (s *Session) done(at time.Duration) []Action {
 	for _, h := range s.route.Hops {
 		s.cfg.Bans.Forgive(h.Peer.ID)
 	}
-	s.reroutes, s.patience = 0, 0
+	s.reroutes, s.patience, s.wasted = 0, 0, 0
 	clear(s.spans)
 	clear(s.late)
 	clear(s.tries)
@@ -372,13 +379,13 @@ func (s *Session) fail(err error) []Action {
 func (s *Session) deadline(a Send) time.Duration {
 	if a.Mode == wire.Decode {
 		d := max(4*s.p95(), decodeLeast)
-		return min(d<<s.patience, decodeMost)
+		return min(d<<min(s.patience, mostPatience), decodeMost)
 	}
 	var micros float64
 	for _, h := range s.route.Hops {
 		micros += float64(min(a.Rows, a.Chunk)) * s.rowMicros(h)
 	}
-	return min((prefillLeast+4*time.Duration(micros)*time.Microsecond)<<s.patience, prefillMost)
+	return min((prefillLeast+4*time.Duration(micros)*time.Microsecond)<<min(s.patience, mostPatience), prefillMost)
 }
 
 // rowMicros estimates a row of a prefill through a hop from its offer.

@@ -71,11 +71,13 @@ func (ss *session) get() (item, bool) {
 
 // again answers a repeat of the last applied step from memory.
 func (ss *session) again(it item) {
-	if a := it.act; a.Past != ss.saved.past || a.Rows != ss.saved.rows {
+	a := it.act
+	if a.Past != ss.saved.past || a.Rows != ss.saved.rows {
 		ss.tell(wire.Error{Seq: a.Seq, Code: wire.CodeBadFrame, Text: "the step was applied with other rows"})
 		return
 	}
 	ss.srv.count.repeats.Add(1)
+	ss.lastSeq.Store(a.Seq) // in this epoch it is new: who has not got so far is to blame
 	ss.deliver(it, ss.saved.x)
 }
 
