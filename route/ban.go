@@ -76,6 +76,13 @@ func (b *Bans) Lost(id p2p.PeerID, seq uint64, now time.Duration) {
 	put(b.m, id, e)
 }
 
+// Doubt makes a peer the last choice until a time, without a ban.
+func (b *Bans) Doubt(id p2p.PeerID, until time.Duration) {
+	e := b.m[id]
+	e.doubt = max(e.doubt, until)
+	put(b.m, id, e)
+}
+
 // Back ends the ban of a peer that was lost if it made an offer since; it stays in
 // doubt. A machine that was started again is there at once, and may hold what nobody
 // else does.

@@ -46,7 +46,7 @@ type Failure struct {
 	Hop    int        // index in the route
 	Peer   p2p.PeerID // whose fault it is; not always the peer of Hop
 	Code   wire.Code  // 0: no answer (stream broken, no heartbeat, dial failed)
-	Silent bool       // alive, but past its deadline
+	Silent bool       // alive, but past its deadline; of an Open: no sign of life so far
 	Held   int        // with CodeCacheMiss: tokens held
 	Retry  time.Duration
 	Next   p2p.PeerID // with CodeLinkDown: whom Peer cannot reach, though both are alive
@@ -73,6 +73,9 @@ type (
 		Epoch  uint32
 		Route  Route
 		Within time.Duration // give up then
+		// Signs is by hop how soon it must give a sign of life, since another could take
+		// its place; 0: Within is enough.
+		Signs []time.Duration
 	}
 	// Send sends the tokens [Past, Past+Rows) in frames of Chunk rows with rising
 	// Seq, answered by Done or Failed.

@@ -82,6 +82,11 @@ func (s *Session) blame(at time.Duration, f Failure) (cause string) {
 	}
 	switch f.Code {
 	case 0:
+		if f.Silent && s.phase == opening {
+			s.disappointed(f.Peer, at)
+			s.cfg.Bans.Doubt(f.Peer, at+slowDoubt)
+			return "no sign of life"
+		}
 		if f.Silent {
 			return ban("deadline")
 		}
@@ -262,5 +267,29 @@ func (s *Session) plan(at time.Duration) []Action {
 func (s *Session) open(at time.Duration, r Route) Action {
 	s.epoch++
 	s.route, s.phase = r, opening
-	return Open{Epoch: s.epoch, Route: r, Within: max(min(openMost, s.lostAt+routeWait-at), 0)}
+	return Open{Epoch: s.epoch, Route: r, Within: max(min(openMost, s.lostAt+routeWait-at), 0), Signs: s.signs(at, r)}
+}
+
+// signs is how long to wait for a sign of life of each hop. It is short for a peer of
+// known distance that others can stand in for: that it was frozen or cut off a moment
+// ago nobody may have noticed yet, and to find out takes seconds.
+func (s *Session) signs(at time.Duration, r Route) []time.Duration {
+	signs := make([]time.Duration, len(r.Hops))
+	for i, h := range r.Hops {
+		micros := uint32(0)
+		for _, l := range s.view.Links {
+			if l.From == s.cfg.Head && l.To == h.Peer.ID && !l.Down {
+				micros = l.Micros
+			}
+		}
+		if micros == 0 || s.tries[h.Peer.ID].n > 0 {
+			continue
+		}
+		q := s.query(at, nil)
+		q.Banned[h.Peer.ID] = true
+		if _, err := Plan(q); err == nil {
+			signs[i] = signLeast + 4*time.Duration(micros)*time.Microsecond // to dial takes that many round trips
+		}
+	}
+	return signs
 }

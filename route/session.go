@@ -24,6 +24,8 @@ const (
 	// without a route ends in an error.
 	routeWait = 27 * time.Second
 	openMost  = 5 * time.Second
+	signLeast = 500 * time.Millisecond // for a sign of life while another could take over
+	slowDoubt = 30 * time.Second       // of who gave none
 
 	retryFirst = 250 * time.Millisecond // asking the only holder of a layer again
 	retryMost  = 4 * time.Second

@@ -149,10 +149,14 @@ func event(t *testing.T, f []string, view View) Event {
 func show(a Action) string {
 	switch a := a.(type) {
 	case Open:
+		line := fmt.Sprintf("open %d %v", a.Epoch, a.Route)
 		if a.Within < openMost {
-			return fmt.Sprintf("open %d %v within %v", a.Epoch, a.Route, a.Within)
+			line += fmt.Sprintf(" within %v", a.Within)
 		}
-		return fmt.Sprintf("open %d %v", a.Epoch, a.Route)
+		if slices.Max(a.Signs) > 0 {
+			line += fmt.Sprintf(" signs %v", a.Signs)
+		}
+		return line
 	case Send:
 		return fmt.Sprintf("send %d seq %d %v past %d rows %d by %d want %d within %v", a.Epoch, a.Seq, a.Mode, a.Past, a.Rows, a.Chunk, a.Want, a.Deadline)
 	case Refill:

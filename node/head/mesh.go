@@ -278,7 +278,7 @@ func (b *MeshBackend) open(ctx context.Context, a route.Open) (route.Event, erro
 		}
 	}
 	c, err := cfg.Client.Open(ctx, a.Within, hop.OpenRequest{
-		Session: b.id, Epoch: a.Epoch, Route: r, Model: cfg.Model, Hidden: cfg.Hidden, MaxLen: b.maxLen, DType: cfg.DType,
+		Session: b.id, Epoch: a.Epoch, Route: r, Model: cfg.Model, Hidden: cfg.Hidden, MaxLen: b.maxLen, DType: cfg.DType, Signs: a.Signs,
 	})
 	if err != nil {
 		return b.failed(ctx, a.Epoch, err)

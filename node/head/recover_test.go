@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/meshnet/meshnet/p2p"
+	"github.com/meshnet/meshnet/route"
 	"github.com/meshnet/meshnet/route/hop/hoptest"
 )
 
@@ -159,6 +160,14 @@ func TestOverlap(t *testing.T) {
 	}{
 		{"the stand-in was killed before", func(w *hoptest.World) { w.Kill("b2"); w.Join("b3", 4, 8); w.Kill("b") }, 100 * time.Millisecond},
 		{"the stand-in is frozen", func(w *hoptest.World) { w.Net.Freeze("b2"); w.Join("b3", 4, 8); w.Kill("b") }, 3100 * time.Millisecond},
+		{"the stand-in is frozen, and known to be near", func(w *hoptest.World) {
+			for _, id := range []p2p.PeerID{"a", "c", "b2"} {
+				w.Dir.Link(route.Link{From: "head", To: id, Micros: 1000})
+			}
+			w.Net.Freeze("b2")
+			w.Join("b3", 4, 8)
+			w.Kill("b")
+		}, 600 * time.Millisecond},
 		{"two frozen at once", func(w *hoptest.World) { w.Net.Freeze("b"); w.Net.Freeze("c") }, 6 * time.Second},
 		{"the last one is back after a second", func(w *hoptest.World) {
 			w.Kill("b")

@@ -37,6 +37,8 @@ type OpenRequest struct {
 	Hidden  int
 	MaxLen  int
 	DType   wire.DType // 0: f32
+	// Signs, if not nil, is by hop how soon a heartbeat must be answered; 0: no matter.
+	Signs []time.Duration
 }
 
 // Circuit is a session's streams to every hop of a route, in one epoch. One
@@ -162,15 +164,11 @@ func (cl *Client) openLeg(ctx context.Context, req OpenRequest, i int, beat *Bea
 	defer watching.Wait()
 	opened := make(chan struct{})
 	defer close(opened)
-	watching.Go(func() {
-		select {
-		case <-beat.Dead():
-			cancel(errNoHeartbeat)
-		case <-opened:
-		}
-	})
+	watching.Go(func() { cancel(quiet(req, i, beat, opened)) })
 	h := req.Route.Hops[i]
-	fail := func(err error) *Error { return &Error{Hop: i, Peer: h.Peer.ID, Side: Local, Text: "open", Err: err} }
+	fail := func(err error) *Error {
+		return &Error{Hop: i, Peer: h.Peer.ID, Side: Local, Silent: errors.Is(err, errNoSign), Text: "open", Err: err}
+	}
 	st, err := cl.streamer.Open(ctx, h.Peer, p2p.ActivationProtocol)
 	if err != nil {
 		return nil, fail(because(ctx, err))
@@ -189,7 +187,33 @@ func (cl *Client) openLeg(ctx context.Context, req OpenRequest, i int, beat *Bea
 	return &leg{i: i, hop: h, c: c, gone: make(chan struct{}), held: int(ready.Held), star: !ready.Linked && i+1 < len(req.Route.Hops)}, nil
 }
 
-var errNoHeartbeat = errors.New("no heartbeat")
+var (
+	errNoHeartbeat = errors.New("no heartbeat")
+	errNoSign      = errors.New("no sign of life yet")
+)
+
+// quiet returns when a hop is opened, with nil, or when it was silent for too long.
+func quiet(req OpenRequest, i int, beat *Beat, opened <-chan struct{}) error {
+	began := time.Now()
+	var sign <-chan time.Time
+	if i < len(req.Signs) && req.Signs[i] > 0 {
+		t := time.NewTimer(req.Signs[i])
+		defer t.Stop()
+		sign = t.C
+	}
+	for {
+		select {
+		case <-sign:
+			if !beat.HeardSince(began) {
+				return errNoSign
+			}
+		case <-beat.Dead():
+			return errNoHeartbeat
+		case <-opened:
+			return nil
+		}
+	}
+}
 
 // because is the cause of an error that comes from the end of ctx.
 func because(ctx context.Context, err error) error {

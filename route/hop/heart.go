@@ -33,6 +33,8 @@ type heart struct {
 	watchers int
 	cancel   context.CancelFunc
 	dead     chan struct{}
+	ask      chan struct{} // capacity 1: ping now
+	heard    time.Time     // the last answer; under Hearts.mu
 }
 
 // Beat is one watch of a peer.
@@ -60,7 +62,7 @@ func (h *Hearts) Watch(peer p2p.Peer) *Beat {
 	on := h.m[peer.ID]
 	if on == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		on = &heart{peer: peer, cancel: cancel, dead: make(chan struct{})}
+		on = &heart{peer: peer, cancel: cancel, dead: make(chan struct{}), ask: make(chan struct{}, 1)}
 		if h.closed {
 			cancel()
 			close(on.dead)
@@ -70,6 +72,11 @@ func (h *Hearts) Watch(peer p2p.Peer) *Beat {
 		h.protect(peer.ID, "heart")
 		h.wg.Add(1)
 		go h.run(ctx, on)
+	} else {
+		select {
+		case on.ask <- struct{}{}: // whoever begins to watch wants to know now
+		default:
+		}
 	}
 	on.watchers++
 	return &Beat{h: h, on: on}
@@ -77,6 +84,13 @@ func (h *Hearts) Watch(peer p2p.Peer) *Beat {
 
 // Dead is closed when the peer was silent for 3 s, or its stream broke.
 func (b *Beat) Dead() <-chan struct{} { return b.on.dead }
+
+// HeardSince says that the peer gave an answer after a time.
+func (b *Beat) HeardSince(t time.Time) bool {
+	b.h.mu.Lock()
+	defer b.h.mu.Unlock()
+	return b.on.heard.After(t)
+}
 
 // Stop ends the watch. It may be called again.
 func (b *Beat) Stop() {
@@ -141,7 +155,7 @@ func (h *Hearts) Close() {
 
 func (h *Hearts) run(ctx context.Context, on *heart) {
 	defer h.wg.Done()
-	err := h.beat(ctx, on.peer)
+	err := h.beat(ctx, on)
 	if ctx.Err() == nil {
 		h.log.Info("peer lost", "peer", on.peer.ID.Short(), "err", err)
 		// A connection to a peer that vanished looks alive for half a minute on some
@@ -158,9 +172,9 @@ func (h *Hearts) run(ctx context.Context, on *heart) {
 }
 
 // beat pings a peer every second until it is silent for 3 s, or ctx ends.
-func (h *Hearts) beat(ctx context.Context, peer p2p.Peer) error {
+func (h *Hearts) beat(ctx context.Context, on *heart) error {
 	dial, cancel := context.WithTimeout(ctx, beatDead)
-	st, err := h.streamer.Open(dial, peer, p2p.HeartbeatProtocol)
+	st, err := h.streamer.Open(dial, on.peer, p2p.HeartbeatProtocol)
 	cancel()
 	if err != nil {
 		return err
@@ -185,12 +199,13 @@ func (h *Hearts) beat(ctx context.Context, peer p2p.Peer) error {
 			}
 			select {
 			case <-t.C:
+			case <-on.ask:
 			case <-stop:
 				return
 			}
 		}
 	}()
-	err = h.listen(c, peer.ID, sent, &mu)
+	err = h.listen(c, on, sent, &mu)
 	if ctx.Err() == nil { // a stream closed on purpose must not look broken to the peer
 		_ = st.Reset()
 	}
@@ -200,7 +215,7 @@ func (h *Hearts) beat(ctx context.Context, peer p2p.Peer) error {
 }
 
 // listen takes the answers to pings and their round trips.
-func (h *Hearts) listen(c *conn, peer p2p.PeerID, sent map[uint64]time.Time, mu *sync.Mutex) error {
+func (h *Hearts) listen(c *conn, on *heart, sent map[uint64]time.Time, mu *sync.Mutex) error {
 	for {
 		f, err := c.readWithin(beatDead)
 		if err != nil {
@@ -218,8 +233,9 @@ func (h *Hearts) listen(c *conn, peer p2p.PeerID, sent map[uint64]time.Time, mu 
 			continue
 		}
 		h.mu.Lock()
-		if _, known := h.rtt[peer]; known || len(h.rtt) < maxRTT {
-			h.rtt[peer] = time.Since(at)
+		on.heard = time.Now()
+		if _, known := h.rtt[on.peer.ID]; known || len(h.rtt) < maxRTT {
+			h.rtt[on.peer.ID] = time.Since(at)
 		}
 		h.mu.Unlock()
 	}
