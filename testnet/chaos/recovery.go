@@ -212,7 +212,7 @@ func (t tally) times() map[string]Times {
 	for kind, ms := range t {
 		slices.Sort(ms)
 		at := func(p int) float64 { return ms[(len(ms)*p+99)/100-1] }
-		out[kind] = Times{N: len(ms), P50: at(50), P99: at(99), Max: ms[len(ms)-1]}
+		out[kind] = Times{N: len(ms), P50: at(50), P99: at(99), Max: ms[len(ms)-1], Each: ms}
 	}
 	return out
 }

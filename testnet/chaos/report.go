@@ -56,6 +56,8 @@ type Times struct {
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
 	Max float64 `json:"max"`
+
+	Each []float64 `json:"each"` // rising, so that several runs can be put together
 }
 
 // before notes how things are before the first chat.
