@@ -19,7 +19,7 @@ type conn struct {
 	peer p2p.PeerID
 
 	r       *wire.Reader
-	wmu     sync.Mutex
+	turn    chan struct{} // holds one token: who writes, for seconds perhaps
 	w       *wire.Writer
 	timed   bool          // the reader's caller has set a deadline
 	slow    bool          // a frame has begun and has a deadline
@@ -34,7 +34,7 @@ type conn struct {
 }
 
 func newConn(s p2p.Stream) *conn {
-	c := &conn{s: s, peer: s.Remote(), r: wire.NewReader(s, wire.MaxFrame), w: wire.NewWriter(s), window: Window, more: make(chan struct{}, 1)}
+	c := &conn{s: s, peer: s.Remote(), r: wire.NewReader(s, wire.MaxFrame), w: wire.NewWriter(s), turn: make(chan struct{}, 1), window: Window, more: make(chan struct{}, 1)}
 	c.r.OnSlow(func(rest int) {
 		if !c.timed {
 			c.slow = c.s.SetReadDeadline(time.Now().Add(framePatience(rest))) == nil
@@ -72,8 +72,8 @@ func (c *conn) readWithin(d time.Duration) (wire.Frame, error) {
 
 // write sends a frame. After an error other than a refused frame the stream is reset.
 func (c *conn) write(f wire.Frame, payload int) error {
-	c.wmu.Lock()
-	defer c.wmu.Unlock()
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
 	patience := writeTimeout + time.Second*time.Duration(payload/(64<<10))
 	if err := c.s.SetWriteDeadline(time.Now().Add(patience)); err != nil {
 		return err

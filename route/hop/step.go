@@ -353,8 +353,8 @@ func (c *conn) bye(f wire.Frame) error {
 	if err := c.s.SetWriteDeadline(time.Now().Add(closeTimeout)); err != nil {
 		return err
 	}
-	c.wmu.Lock()
-	defer c.wmu.Unlock()
+	c.turn <- struct{}{}
+	defer func() { <-c.turn }()
 	if err := c.s.SetWriteDeadline(time.Now().Add(closeTimeout)); err != nil {
 		return err
 	}

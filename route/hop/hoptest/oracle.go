@@ -84,6 +84,7 @@ type Engine struct {
 	mu    sync.Mutex
 	open  int
 	batch int
+	rows  int
 }
 
 // Open is the number of states that were made and not closed.
@@ -98,6 +99,13 @@ func (e *Engine) MaxBatch() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.batch
+}
+
+// Rows is the number of rows that were computed to the end, of all sessions.
+func (e *Engine) Rows() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.rows
 }
 
 // State is the oracle's memory: for each layer one chain value a position.
@@ -158,6 +166,9 @@ func (e *Engine) Forward(ctx context.Context, batch []hop.Work) error {
 	for _, w := range batch {
 		w.State.(*State).apply(w.X, w.Rows, e.Hidden)
 	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.rows += rows
 	return nil
 }
 
