@@ -74,9 +74,28 @@ const (
 	// A chunk below this many bytes of weights times tiles costs less than handing it to another thread (some 2 us).
 	minChunkBytes   = 32 << 10
 	chunksPerThread = 8
-	// A call reads at most this much of a panel, which takes under 100 us: assembly cannot be stopped for the collector.
-	maxCallBytes = 1 << 20
 )
+
+// Assembly cannot be stopped for the collector, so a call is to end within 100 us.
+const (
+	// A call takes at most this much of a panel, even if it uses some groups only: the others come along from memory. A thread that
+	// gets 5 GB/s of the memory's bandwidth still keeps the limit.
+	maxCallBytes = 512 << 10
+	// It multiplies at most this many pairs of values, where taking a weight apart counts as takeApart of them. The slowest
+	// kernels (F16) do 64 G of these a second on a 3.7 GHz core, so one a third as fast still keeps the limit.
+	maxCallWork = 2 << 20
+	takeApart   = 2
+)
+
+// callSteps is how many units of a row one call takes, for some groups of 16 rows and a tile of activation rows.
+func (f *form) callSteps(groups, rows int) int {
+	return max(1, min(maxCallBytes/f.unitBytes(), maxCallWork/f.stepWork(groups, rows)))
+}
+
+// stepWork is what one unit adds to the work of a call.
+func (f *form) stepWork(groups, rows int) int {
+	return f.unit * groups * groupRows * (rows + takeApart)
+}
 
 // split chooses the number of chunks: enough of them that a thread that comes late or is slow holds up little, few
 // enough that none is trivial. Rows are cut first, because each cut of the tiles reads the weights once more.
@@ -145,7 +164,7 @@ func (j *job) ragged(k *kernel, c *call, rows, width int, out []float32) {
 // multiply calls a kernel, in several calls if the rows are long.
 func (j *job) multiply(k *kernel, c *call, rows int) {
 	f, total := j.m.form, j.m.form.steps(j.m.cols)
-	most := max(1, maxCallBytes/f.unitBytes())
+	most := f.callSteps(k.groups, rows)
 	rowBytes := f.blocks() * actBlockBytes
 	if f.float() {
 		rowBytes = 4

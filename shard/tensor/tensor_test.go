@@ -266,7 +266,7 @@ func TestLongRows(t *testing.T) {
 	p := pool.New(1)
 	for _, typ := range allTypes() {
 		const rows, n = 70, 3
-		cols := (2*maxCallBytes/formOf(typ).unitBytes() + 5) * formOf(typ).unit
+		cols := (2*maxCallBytes/formOf(typ).unitBytes() + 5) * formOf(typ).unit // for whole panels; for less of one or more rows other cuts
 		m, err := packFused(generic(), p, randomTensor(typ, rows, cols, 1))
 		if err != nil {
 			t.Fatal(err)

@@ -52,7 +52,7 @@ const (
 	wideSumsBytes = 2048
 	// Blocks that are opened at once: the groups of a panel then take under 1 MB.
 	maxWideBlocks = 256
-	// Products of 16 x 16 x 32 in one call: at some 80 cycles, and twice that with halves, it takes some 30 us.
+	// Products of 16 x 16 x 32 in one call, at some 80 cycles, and twice that with halves: at 3 GHz it takes some 30 us.
 	maxWideProducts = 512
 )
 
@@ -172,8 +172,8 @@ func (j *wideJob) panel(p, t0, t1 int, b *wideBuffer) {
 		b.call = wideCall{blocks: n * f.blocks(), stride: m.cols / blockValues * wideActBytes, outRow: m.rows * 4,
 			resume: min(1, unit), sums: &b.data[0]}
 		whole, rest := left/groupRows, left%groupRows
-		if whole > 0 {
-			j.multiply(p, 0, whole, 1<<groupRows-1, t0, t1, unit, b)
+		for g, most := 0, wideGroupsOfCall(b.call.blocks); g < whole; g += most {
+			j.multiply(p, g, min(most, whole-g), 1<<groupRows-1, t0, t1, unit, b)
 		}
 		if rest > 0 { // only the group's first rows have outputs
 			j.multiply(p, whole, 1, 1<<rest-1, t0, t1, unit, b)
@@ -197,7 +197,7 @@ func (j *wideJob) open(p, unit, n, groups int, b *wideBuffer) {
 func (j *wideJob) multiply(p, g, groups, mask, t0, t1, unit int, b *wideBuffer) {
 	m, f, c := j.m, j.m.form, &b.call
 	c.weights, c.groups, c.mask = &b.data[wideSumsBytes+g*c.blocks*f.wideBlockBytes()], groups, mask
-	most := max(1, maxWideProducts/(c.blocks*groups))
+	most := wideTilesOfCall(c.blocks, groups)
 	for t := t0; t < t1; t += c.tiles {
 		c.tiles = min(most, t1-t)
 		c.acts = &j.acts.data[t*c.stride+unit*f.blocks()*wideActBytes]
@@ -205,6 +205,11 @@ func (j *wideJob) multiply(p, g, groups, mask, t0, t1, unit int, b *wideBuffer) 
 		invokeWide(m.ks.wide.multiply[f.wideKind()], c)
 	}
 }
+
+// wideGroupsOfCall and wideTilesOfCall are how much of a panel, and how many tiles, one call of multiply takes.
+func wideGroupsOfCall(blocks int) int { return max(1, min(panelGroups, maxWideProducts/blocks)) }
+
+func wideTilesOfCall(blocks, groups int) int { return max(1, maxWideProducts/(blocks*groups)) }
 
 // These are not inlined, as invoke is not.
 //

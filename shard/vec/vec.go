@@ -70,6 +70,9 @@ func For(name string) (*Kernels, error) {
 			return nil, fmt.Errorf("vector kernels %q: %s", name, k.unavailable)
 		}
 		k.complete()
+		if k.Name != "generic" {
+			k.bound()
+		}
 		return &k, nil
 	}
 	return nil, fmt.Errorf("vector kernels %q: unknown; there are %v", name, Names())
