@@ -230,7 +230,8 @@ func TestNotKept(t *testing.T) {
 				if recs := r.c.b.Stats().Recoveries; len(recs) != 1 || recs[0].RowsReplayed != n-1 {
 					t.Errorf("recoveries %+v, want one of %d rows", recs, n-1)
 				}
-				if rows := r.m.read(); rows["a"] != n || rows["b2"] != n || rows["c"] != n {
+				// The hop before may have computed the row under way when the loss was noticed.
+				if rows := r.m.read(); rows["a"] != n && rows["a"] != n+1 || rows["b2"] != n || rows["c"] != n {
 					t.Errorf("rows %v, want %d for all", rows, n)
 				}
 				r.c.steps(3)
