@@ -19,11 +19,13 @@ import (
 )
 
 // Key says whose state it is and which layers [Start, End) it belongs to.
-// Start is the effective start: the same session over other layers is another
-// entry, because the state of one cannot stand in for the other.
+// Start is the effective start: the same session over other layers, or with its
+// state kept in another form, is another entry, because the state of one cannot
+// stand in for the other.
 type Key struct {
 	Session    [16]byte
 	Start, End int
+	Form       uint8 // how the state is kept: a number that only the users know
 }
 
 func (k Key) String() string {

@@ -172,7 +172,7 @@ func (m *fakeMesh) add(alone bool) (*fakeHost, *Discovery) {
 
 func (m *fakeMesh) serve(i, start, end int) {
 	m.t.Helper()
-	o := wire.Offer{Model: testModel, Layers: 24, Start: uint32(start), End: uint32(end), State: wire.Online}
+	o := wire.Offer{Model: testModel, Layers: 24, Start: uint32(start), End: uint32(end), State: wire.Online, CacheTypes: wire.AllCacheTypes}
 	if err := m.offs[i].SetOwn(o); err != nil {
 		m.t.Fatal(err)
 	}
@@ -448,7 +448,7 @@ func TestRealMeshConverges(t *testing.T) {
 		})
 		d.Seek(testModel, 24)
 		if i < 3 {
-			o := wire.Offer{Model: testModel, Layers: 24, Start: uint32(8 * i), End: uint32(8*i + 8), State: wire.Online, Addrs: h.Addrs()}
+			o := wire.Offer{Model: testModel, Layers: 24, Start: uint32(8 * i), End: uint32(8*i + 8), State: wire.Online, CacheTypes: wire.AllCacheTypes, Addrs: h.Addrs()}
 			if err := offers.SetOwn(o); err != nil {
 				t.Fatal(err)
 			}

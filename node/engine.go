@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/meshnet/meshnet/cache"
+	"github.com/meshnet/meshnet/p2p/wire"
 	"github.com/meshnet/meshnet/route/hop"
 	"github.com/meshnet/meshnet/shard"
 )
@@ -17,8 +18,22 @@ type engine struct{ *shard.Engine }
 // HopEngine lets a range of layers serve hops and local backends.
 func HopEngine(e *shard.Engine) hop.Engine { return engine{e} }
 
-func (e engine) NewState(start, end int) (cache.State, error) {
-	s, err := e.Engine.NewState(start, end)
+func (engine) CacheTypes() wire.CacheTypes { return cacheTypes() }
+
+// cacheTypes are the engine's: its numbers are those of the wire.
+func cacheTypes() (all wire.CacheTypes) {
+	for _, t := range shard.CacheTypes() {
+		all |= wire.CacheTypesOf(wire.CacheType(t))
+	}
+	return all
+}
+
+func (e engine) StateBytes(start, end int, t wire.CacheType, maxLen int) int64 {
+	return e.Engine.StateBytes(start, end, shard.CacheType(t), maxLen)
+}
+
+func (e engine) NewState(start, end int, t wire.CacheType) (cache.State, error) {
+	s, err := e.Engine.NewState(start, end, shard.CacheType(t))
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +66,7 @@ const (
 // measure runs real rows through the engine.
 func measure(ctx context.Context, e *shard.Engine) (speed, error) {
 	start, end := e.Range()
-	state, err := e.NewState(start, end)
+	state, err := e.NewState(start, end, shard.CacheType(wire.DefaultCacheType))
 	if err != nil {
 		return speed{}, err
 	}

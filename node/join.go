@@ -257,7 +257,7 @@ func (v *volunteer) offer() error {
 		Model: v.cfg.Model.Fingerprint, Layers: uint32(v.cfg.Model.Layers), Start: uint32(v.cfg.Start), End: uint32(v.cfg.End),
 		State:        wire.OfferState(v.state.Load()),
 		DecodeMicros: uint32(v.speed.decode.Microseconds()), PrefillMicros: uint32(v.speed.prefill.Microseconds()),
-		CacheFree: uint64(max(0, st.MaxBytes-st.Bytes)), CacheBytes: uint64(st.MaxBytes),
+		CacheFree: uint64(max(0, st.MaxBytes-st.Bytes)), CacheBytes: uint64(st.MaxBytes), CacheTypes: cacheTypes(),
 		Sessions: uint32(st.Sessions), MaxSessions: uint32(st.MaxSessions), TTLSeconds: uint32(st.TTL.Seconds()),
 		Addrs: hostAddrs(v.node.Addrs()), Version: Version, RelayOnly: v.node.host.RelayOnly(), RTT: v.node.discover.Neighbours(v.cfg.Model.Fingerprint),
 	}

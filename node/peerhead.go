@@ -21,6 +21,7 @@ type HeadConfig struct {
 	Config
 	Weights *shard.Model
 	Threads int
+	Cache   wire.CacheType // of its sessions; 0: wire.DefaultCacheType
 	Runner  chat.Runner
 }
 
@@ -55,7 +56,7 @@ func OpenHead(ctx context.Context, cfg HeadConfig) (_ *HeadPeer, err error) {
 	}
 	h.mesh, err = head.NewMesh(head.MeshConfig{
 		Client: hop.NewClient(h.node.host, h.node.hearts, h.node.log), Directory: directory{h.node}, Embed: h.weights, Head: h.node.Self(), Model: cfg.Model.Fingerprint,
-		Layers: info.Layers, Hidden: info.Hidden, Seed: seed, Logger: h.node.log,
+		Layers: info.Layers, Hidden: info.Hidden, Cache: cfg.Cache, Seed: seed, Logger: h.node.log,
 	})
 	if err != nil {
 		return nil, err

@@ -80,5 +80,5 @@ var (
 const (
 	ActivationProtocol = "/meshnet/activation/3"
 	HeartbeatProtocol  = "/meshnet/heartbeat/1"
-	OfferProtocol      = "/meshnet/offer/1"
+	OfferProtocol      = "/meshnet/offer/2"
 )

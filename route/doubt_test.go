@@ -12,7 +12,7 @@ import (
 func TestDoubts(t *testing.T) {
 	q := Query{Layers: 8, Head: "head", Doubts: map[p2p.PeerID]int{"fast": 1}}
 	offer := func(id string, start, end, micros uint32) {
-		q.Offers = append(q.Offers, wire.Offer{Peer: id, Layers: 8, Start: start, End: end, State: wire.Online, DecodeMicros: micros})
+		q.Offers = append(q.Offers, wire.Offer{Peer: id, Layers: 8, Start: start, End: end, State: wire.Online, CacheTypes: wire.AllCacheTypes, DecodeMicros: micros})
 	}
 	expect := func(want string) {
 		t.Helper()

@@ -109,6 +109,8 @@ func sortOffers(q Query) (usable []offer, near []Near) {
 			why = "draining"
 		case o.State != wire.Online:
 			why = "joining"
+		case !o.CacheTypes.Has(q.cache()):
+			why = fmt.Sprintf("not keeping caches of type %v", q.cache())
 		case q.Banned[id]:
 			why = "resting after a failure"
 		}
@@ -127,6 +129,13 @@ func sortOffers(q Query) (usable []offer, near []Near) {
 	slices.SortFunc(usable, func(a, b offer) int { return strings.Compare(string(a.peer.ID), string(b.peer.ID)) })
 	slices.SortFunc(near, func(a, b Near) int { return strings.Compare(string(a.Peer), string(b.Peer)) })
 	return usable, near
+}
+
+func (q *Query) cache() wire.CacheType {
+	if q.Cache == 0 {
+		return wire.DefaultCacheType
+	}
+	return q.Cache
 }
 
 // uncovered lists the ranges of [0, layers) that no offer holds.

@@ -99,7 +99,7 @@ func TestPlanIsBest(t *testing.T) {
 		for i := range 1 + r.IntN(5) {
 			s := r.IntN(q.Layers)
 			o := wire.Offer{
-				Model: testModel, Layers: uint32(q.Layers), Peer: string(rune('a' + i)), State: wire.Online,
+				Model: testModel, Layers: uint32(q.Layers), Peer: string(rune('a' + i)), State: wire.Online, CacheTypes: wire.AllCacheTypes,
 				Start: uint32(s), End: uint32(s + 1 + r.IntN(q.Layers-s)), DecodeMicros: uint32(r.IntN(20_000)),
 			}
 			if r.IntN(2) == 0 {
@@ -180,7 +180,7 @@ func queryLine(q *Query, f []string) error {
 		q.Layers = n
 		return err
 	case "offer": // offer NAME START:END [MICROS a layer] [state]
-		o := wire.Offer{Model: q.Model, Layers: uint32(q.Layers), Peer: f[1], State: wire.Online, Seq: uint64(len(q.Offers)), Addrs: []string{"x"}}
+		o := wire.Offer{Model: q.Model, Layers: uint32(q.Layers), Peer: f[1], State: wire.Online, CacheTypes: wire.AllCacheTypes, Seq: uint64(len(q.Offers)), Addrs: []string{"x"}}
 		if _, err := fmt.Sscanf(f[2], "%d:%d", &o.Start, &o.End); err != nil {
 			return err
 		}
@@ -257,7 +257,7 @@ func TestPlanRefuses(t *testing.T) {
 	}
 	// Two offers of one peer: the later one counts.
 	q := Query{Layers: 4, Model: testModel, Offers: []wire.Offer{
-		{Model: testModel, Layers: 4, Peer: "a", State: wire.Online, End: 4, Seq: 2},
+		{Model: testModel, Layers: 4, Peer: "a", State: wire.Online, CacheTypes: wire.AllCacheTypes, End: 4, Seq: 2},
 		{Model: testModel, Layers: 4, Peer: "a", State: wire.Draining, End: 4, Seq: 3},
 	}}
 	if r, err := Plan(q); err == nil {
@@ -271,7 +271,7 @@ func TestPlanHostile(t *testing.T) {
 	const layers = 64
 	q := Query{Layers: layers, Model: testModel, Head: "head"}
 	for i := range 40 {
-		o := wire.Offer{Model: testModel, Layers: layers, Peer: fmt.Sprint("p", i), State: wire.Online, End: layers, DecodeMicros: 64_000 * 20}
+		o := wire.Offer{Model: testModel, Layers: layers, Peer: fmt.Sprint("p", i), State: wire.Online, CacheTypes: wire.AllCacheTypes, End: layers, DecodeMicros: 64_000 * 20}
 		if i%2 == 1 {
 			o.Start, o.End, o.DecodeMicros = uint32(i), uint32(i+2), 1
 		}

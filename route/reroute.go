@@ -228,7 +228,7 @@ func (s *Session) query(at time.Duration, pardon map[p2p.PeerID]bool) Query {
 	for id, t := range s.tries {
 		doubts[id] += t.bad
 	}
-	return Query{Layers: s.cfg.Layers, Model: s.cfg.Model, Offers: s.view.Offers, Links: links, Banned: banned, Doubts: doubts, Head: s.cfg.Head}
+	return Query{Layers: s.cfg.Layers, Model: s.cfg.Model, Offers: s.view.Offers, Links: links, Banned: banned, Doubts: doubts, Head: s.cfg.Head, Cache: s.cfg.Cache}
 }
 
 // plan opens the best route, or waits for one.

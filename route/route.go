@@ -74,6 +74,7 @@ type Query struct {
 	Links  []Link       // the later of two statements about one direction counts
 	Banned map[p2p.PeerID]bool
 	Doubts map[p2p.PeerID]int // used only where nobody is with less of it
+	Cache  wire.CacheType     // of the session: peers that don't keep it are not used; 0: wire.DefaultCacheType
 	Head   p2p.PeerID
 }
 
@@ -89,7 +90,7 @@ type GapError struct {
 type Near struct {
 	Peer       p2p.PeerID
 	Start, End int
-	Why        string // "draining", "joining", "resting after a failure", "reached only through a limited relay"
+	Why        string // "draining", "joining", "resting after a failure", "reached only through a limited relay", "not keeping caches of type q8"
 }
 
 func (e *GapError) Error() string {

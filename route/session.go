@@ -43,14 +43,15 @@ const (
 	keptTimes    = 64 // decode steps whose times are remembered
 )
 
-// Config of a Session. All fields but Stateless are required.
+// Config of a Session. All fields but Cache and Stateless are required.
 type Config struct {
 	Layers    int
 	Model     wire.Fingerprint
 	Head      p2p.PeerID
-	Bans      *Bans // shared with the head's other sessions
-	ChunkRows int   // rows in a frame of a prefill
-	Stateless bool  // every step sends all rows and leaves nothing behind
+	Bans      *Bans          // shared with the head's other sessions
+	ChunkRows int            // rows in a frame of a prefill
+	Cache     wire.CacheType // 0: wire.DefaultCacheType
+	Stateless bool           // every step sends all rows and leaves nothing behind
 }
 
 // Session is one chat request's life on the mesh: which route, from which

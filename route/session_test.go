@@ -240,7 +240,7 @@ func TestDeadlines(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.Step(0, View{Offers: []wire.Offer{{Model: testModel, Layers: 1, End: 1, Peer: "a", State: wire.Online}}})
+		s.Step(0, View{Offers: []wire.Offer{{Model: testModel, Layers: 1, End: 1, Peer: "a", State: wire.Online, CacheTypes: wire.AllCacheTypes}}})
 		s.Step(0, Begin{})
 		s.Step(0, Opened{Epoch: 1, Held: []int{0}, Linked: []bool{false}})
 		now, last := time.Duration(0), time.Duration(0)

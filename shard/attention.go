@@ -96,15 +96,15 @@ func (a *attention) prepare(p *pass, angles *angleTable, layer, i int, v []view)
 			p.vec.RMSNorm(head, head, a.kNorm, p.model.Eps)
 		}
 		turn(head, cos, sin)
-		keys, values := a.part(chunk, h)
-		vec.PutKey(keys, slot, head)
-		copy(values[slot*a.dim:(slot+1)*a.dim], val[h*a.dim:])
+		keys, values := a.part(r.state, chunk, h)
+		r.state.cache.PutKey(keys, slot, head)
+		r.state.cache.PutValue(values, slot, val[h*a.dim:(h+1)*a.dim])
 	}
 }
 
-// part is the key chunk and the value chunk of a key head.
-func (a *attention) part(chunk []float32, kvHead int) (keys, values []float32) {
-	n := vec.Chunk * a.dim
+// part is the key chunk and the value chunk of a key head in a chunk of a state.
+func (a *attention) part(s *State, chunk []byte, kvHead int) (keys, values []byte) {
+	n := s.cache.PartBytes(a.dim)
 	chunk = chunk[2*n*kvHead : 2*n*(kvHead+1)]
 	return chunk[:n], chunk[n:]
 }

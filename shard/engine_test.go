@@ -116,13 +116,21 @@ func TestForwardCanBeCancelledInTheMiddle(t *testing.T) {
 
 func TestStateCountsItsMemory(t *testing.T) {
 	_, e := tinyEngine(t, 1, 5)
+	// Beside the layers, keys and values, and heads: bytes of 32 values.
+	for c, bytes := range map[CacheType]int64{CacheF16: 2 * 32, CacheQ8: 32 + 4} {
+		s := newCache(t, e, 2, 5, c)
+		feed(t, e, s, rows(e, 65, 0), 512)
+		if want := 128 * 3 * 2 * 2 * bytes; s.Bytes() != want || e.StateBytes(2, 5, c, 65) != want {
+			t.Errorf("%v: %d bytes, planned %d, want %d", c, s.Bytes(), e.StateBytes(2, 5, c, 65), want)
+		}
+	}
 	s := newState(t, e, 2, 5)
 	perPosition := int64(3 * 2 * 2 * 32 * 4) // layers, k and v, heads, values, bytes
 	for _, c := range []struct{ n, positions int }{{1, 64}, {63, 64}, {64, 64}, {65, 128}, {200, 256}} {
 		feed(t, e, s, rows(e, c.n-s.Len(), 0), 512)
 		want := int64(c.positions) * perPosition
-		if s.Len() != c.n || s.Bytes() != want || e.StateBytes(2, 5, c.n) != want {
-			t.Errorf("%d positions: %d bytes, planned %d, want %d", s.Len(), s.Bytes(), e.StateBytes(2, 5, c.n), want)
+		if s.Len() != c.n || s.Bytes() != want || e.StateBytes(2, 5, CacheF32, c.n) != want {
+			t.Errorf("%d positions: %d bytes, planned %d, want %d", s.Len(), s.Bytes(), e.StateBytes(2, 5, CacheF32, c.n), want)
 		}
 	}
 	if s.Truncate(201) || s.Truncate(-1) || s.Len() != 200 {
@@ -143,11 +151,16 @@ func TestStateCountsItsMemory(t *testing.T) {
 func TestRangesAreChecked(t *testing.T) {
 	m, e := tinyEngine(t, 2, 6)
 	for _, r := range [][2]int{{1, 6}, {2, 7}, {3, 3}, {4, 3}, {-1, 3}} {
-		if _, err := e.NewState(r[0], r[1]); err == nil {
+		if _, err := e.NewState(r[0], r[1], CacheF32); err == nil {
 			t.Errorf("a state of [%d, %d) in an engine of [2, 6)", r[0], r[1])
 		}
-		if n := e.StateBytes(r[0], r[1], 100); n != 0 {
+		if n := e.StateBytes(r[0], r[1], CacheF32, 100); n != 0 {
 			t.Errorf("StateBytes(%d, %d) is %d", r[0], r[1], n)
+		}
+	}
+	for _, c := range []CacheType{0, 4, 255} {
+		if _, err := e.NewState(2, 3, c); err == nil || e.StateBytes(2, 3, c, 100) != 0 {
+			t.Errorf("a state of %v, err %v", c, err)
 		}
 	}
 	for _, r := range [][2]int{{-1, 3}, {0, 9}, {5, 5}, {6, 5}} {

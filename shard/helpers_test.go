@@ -184,7 +184,13 @@ func loadHead(t testing.TB, m *Model, o Options) *Head {
 
 func newState(t testing.TB, e *Engine, start, end int) *State {
 	t.Helper()
-	s, err := e.NewState(start, end)
+	return newCache(t, e, start, end, CacheF32)
+}
+
+// newCache is newState with another type of cache.
+func newCache(t testing.TB, e *Engine, start, end int, c CacheType) *State {
+	t.Helper()
+	s, err := e.NewState(start, end, c)
 	if err != nil {
 		t.Fatal(err)
 	}

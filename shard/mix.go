@@ -179,8 +179,8 @@ func (a *attention) tile(p *pass, s *mixScratch, sum *spanSum, layer int, t *mix
 		return
 	}
 	for j := base; j < end; j += vec.Chunk {
-		keys, _ := a.part(state.rows(layer, j), kvHead)
-		p.vec.Scores(s.scores[j-base:], span, query, width, keys, dim)
+		keys, _ := a.part(state, state.rows(layer, j), kvHead)
+		p.vec.Scores(state.cache, s.scores[j-base:], span, query, width, keys, dim)
 	}
 	var peak, total [vec.Tile]float32
 	for i := range at {
@@ -200,16 +200,16 @@ func (a *attention) tile(p *pass, s *mixScratch, sum *spanSum, layer int, t *mix
 	lo := min(from[width-1], hi)
 	mix := func(i, from, to int) {
 		forChunks(from, to, func(j, slot, n int) {
-			_, values := a.part(state.rows(layer, j), kvHead)
-			p.vec.Mix(acc[i*dim:(i+1)*dim], s.scores[i*span+j-base:], n, 1, values[slot*dim:], dim, n)
+			_, values := a.part(state, state.rows(layer, j), kvHead)
+			p.vec.Mix(state.cache, acc[i*dim:(i+1)*dim], s.scores[i*span+j-base:], n, 1, values, dim, slot, n)
 		})
 	}
 	for i := range at {
 		mix(i, from[i], min(lo, to[i]))
 	}
 	forChunks(lo, hi, func(j, slot, n int) {
-		_, values := a.part(state.rows(layer, j), kvHead)
-		p.vec.Mix(acc, s.scores[j-base:], span, width, values[slot*dim:], dim, n)
+		_, values := a.part(state, state.rows(layer, j), kvHead)
+		p.vec.Mix(state.cache, acc, s.scores[j-base:], span, width, values, dim, slot, n)
 	})
 	for i, v := range at {
 		mix(i, max(hi, from[i]), to[i])

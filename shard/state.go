@@ -14,40 +14,59 @@ import (
 type State struct {
 	engine     *Engine
 	start, end int
-	offsets    []int       // where layer start+i begins in a chunk, in float32
-	size       int         // float32 of a chunk, all layers
-	chunks     [][]float32 // for each vec.Chunk positions
+	cache      CacheType
+	offsets    []int    // where layer start+i begins in a chunk, in bytes
+	size       int      // bytes of a chunk, all layers
+	chunks     [][]byte // for each vec.Chunk positions
 	length     int
 	closed     bool
 }
 
+// CacheType says how a session's keys and values are kept. It is a property of the
+// session: bits depend on the model, the tokens and this.
+type CacheType = vec.CacheType
+
+// The types of cache.
+const (
+	CacheF32 = vec.CacheF32
+	CacheF16 = vec.CacheF16
+	CacheQ8  = vec.CacheQ8
+)
+
+// CacheTypes are all that an engine can keep.
+func CacheTypes() []CacheType { return vec.CacheTypes() }
+
 // NewState returns the empty state of a session that passes through layers
-// [start, end) of the engine.
-func (e *Engine) NewState(start, end int) (*State, error) {
+// [start, end) of the engine, its keys and values kept as t.
+func (e *Engine) NewState(start, end int, t CacheType) (*State, error) {
 	if err := e.checkRange(start, end); err != nil {
 		return nil, fmt.Errorf("new session state: %w", err)
 	}
-	s := &State{engine: e, start: start, end: end}
-	s.offsets, s.size = e.chunkLayout(start, end)
+	if !t.Known() {
+		return nil, fmt.Errorf("new session state: %v is not known", t)
+	}
+	s := &State{engine: e, start: start, end: end, cache: t}
+	s.offsets, s.size = e.chunkLayout(start, end, t)
 	return s, nil
 }
 
 // chunkLayout says where each layer's part of a chunk begins.
-func (e *Engine) chunkLayout(start, end int) (offsets []int, size int) {
+func (e *Engine) chunkLayout(start, end int, t CacheType) (offsets []int, size int) {
 	for i := start; i < end; i++ {
 		offsets = append(offsets, size)
-		size += vec.Chunk * e.model.Plan[i].Mixer.StateRow()
+		vectors, dim := e.model.Plan[i].Mixer.StateRow()
+		size += vectors * t.PartBytes(dim)
 	}
 	return offsets, size
 }
 
 // StateBytes is the memory that a State of [start, end) takes at maxLen positions.
-func (e *Engine) StateBytes(start, end, maxLen int) int64 {
-	if e.checkRange(start, end) != nil || maxLen <= 0 {
+func (e *Engine) StateBytes(start, end int, t CacheType, maxLen int) int64 {
+	if e.checkRange(start, end) != nil || !t.Known() || maxLen <= 0 {
 		return 0
 	}
-	_, size := e.chunkLayout(start, end)
-	return chunksFor(maxLen) * int64(size) * 4
+	_, size := e.chunkLayout(start, end, t)
+	return chunksFor(maxLen) * int64(size)
 }
 
 func chunksFor(n int) int64 { return (int64(n) + vec.Chunk - 1) / vec.Chunk }
@@ -59,7 +78,10 @@ func (s *State) Len() int { return s.length }
 func (s *State) Range() (start, end int) { return s.start, s.end }
 
 // Bytes is the memory held now.
-func (s *State) Bytes() int64 { return int64(len(s.chunks)) * int64(s.size) * 4 }
+func (s *State) Bytes() int64 { return int64(len(s.chunks)) * int64(s.size) }
+
+// Cache is how keys and values are kept.
+func (s *State) Cache() CacheType { return s.cache }
 
 // Truncate cuts the state back to its first n positions and says whether that
 // was possible. It never is for more than there are.
@@ -88,11 +110,11 @@ func (s *State) drop(n int) {
 // reserve makes room for n positions.
 func (s *State) reserve(n int) {
 	for len(s.chunks) < int(chunksFor(n)) {
-		s.chunks = append(s.chunks, make([]float32, s.size))
+		s.chunks = append(s.chunks, make([]byte, s.size))
 	}
 }
 
 // rows is layer's part of the chunk that holds pos.
-func (s *State) rows(layer, pos int) []float32 {
+func (s *State) rows(layer, pos int) []byte {
 	return s.chunks[pos/vec.Chunk][s.offsets[layer-s.start]:]
 }

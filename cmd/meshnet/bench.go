@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/meshnet/meshnet/cache/blob"
+	"github.com/meshnet/meshnet/shard"
 	"github.com/meshnet/meshnet/shard/bench"
 )
 
@@ -22,6 +23,7 @@ type benchEngineCmd struct {
 	Depth   int `help:"Tokens that the context holds before, untimed." short:"d" default:"0" placeholder:"N"`
 	Batch   int `help:"Sessions whose tokens are made in one batch." short:"b" default:"1" placeholder:"N"`
 	Rounds  int `help:"Rounds; the median counts." short:"r" default:"5" placeholder:"N"`
+	cacheFlag
 }
 
 // Help is shown by --help.
@@ -39,7 +41,7 @@ peak. On a busy machine compare only what was measured in turns.`
 
 // Run measures.
 func (c *benchEngineCmd) Run(a *app) error {
-	cfg := bench.Config{Prefill: c.Prefill, Decode: c.Decode, Depth: c.Depth, Batch: c.Batch, Rounds: c.Rounds, Threads: a.threads}
+	cfg := bench.Config{Prefill: c.Prefill, Decode: c.Decode, Depth: c.Depth, Batch: c.Batch, Rounds: c.Rounds, Cache: shard.CacheType(c.cache()), Threads: a.threads}
 	if err := cfg.Validate(); err != nil {
 		return fail(exitUsage, err)
 	}
@@ -75,8 +77,8 @@ func printBench(w io.Writer, r *bench.Result) error {
 	if r.ResidentBytes > 0 {
 		resident = blob.Bytes(r.ResidentBytes)
 	}
-	fmt.Fprintf(w, "loaded in %.2f s, first token after %.2f s; weights %s, caches %s, resident %s\n",
-		r.LoadSeconds, r.FirstTokenSeconds, blob.Bytes(r.WeightBytes), blob.Bytes(r.CacheBytes), resident)
+	fmt.Fprintf(w, "loaded in %.2f s, first token after %.2f s; weights %s, %s caches %s, resident %s\n",
+		r.LoadSeconds, r.FirstTokenSeconds, blob.Bytes(r.WeightBytes), r.CacheType, blob.Bytes(r.CacheBytes), resident)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "TEST\tTOKENS/S\tOF THE LIMIT\tTHE LIMIT\tROUNDS")
 	depth := ""

@@ -25,6 +25,7 @@ type chatCmd struct {
 	systemFlag
 	sampling
 	Stateless bool `help:"Compute everything again for every token, for comparison."`
+	cacheFlag
 	netFlags
 	Events bool          `help:"Print what happens as JSON lines." hidden:""`
 	Pace   time.Duration `help:"Wait after each event." hidden:""`
@@ -62,7 +63,7 @@ func (c *chatCmd) Run(a *app) error {
 		return err
 	}
 	defer w.model.Close()
-	h, err := a.openHead(w, &c.netFlags)
+	h, err := a.openHead(w, &c.netFlags, c.cache())
 	if err != nil {
 		return err
 	}

@@ -28,6 +28,7 @@ type demoCmd struct {
 	Temp   float32 `help:"Temperature; 0 always takes the most likely token." default:"0" placeholder:"T"`
 	Seed   uint64  `help:"Seed of the random choice." default:"1" placeholder:"N"`
 	Kill   bool    `help:"Kill a volunteer in the middle of the answer (one more stands by)."`
+	cacheFlag
 	Keep   bool    `help:"Leave the mesh up, with an API, until Ctrl-C."`
 }
 
@@ -202,7 +203,7 @@ func (s *show) common(name string) []string {
 
 // answer starts the head, shows what it says, and kills a volunteer if asked to.
 func (s *show) answer() (*head.Report, error) {
-	args := append(s.common(s.network+"-head"), "--events", "--tokens", strconv.Itoa(s.Tokens),
+	args := append(s.common(s.network+"-head"), "--events", "--cache-type", s.CacheType, "--tokens", strconv.Itoa(s.Tokens),
 		"--temp", strconv.FormatFloat(float64(s.Temp), 'g', -1, 32), "--seed", strconv.FormatUint(s.Seed, 10))
 	if s.System != nil {
 		args = append(args, "--system", *s.System)
@@ -297,7 +298,7 @@ func (s *show) compare(r *head.Report) (*bool, error) {
 		return nil, nil
 	}
 	s.say("\n[the same in one process, undisturbed ...]")
-	h, err := s.a.loadLocal(s.w)
+	h, err := s.a.loadLocal(s.w, s.cache())
 	if err != nil {
 		return nil, err
 	}
@@ -332,7 +333,7 @@ func equal(a, b []int32) bool {
 
 // keep leaves the mesh up with an API in front.
 func (s *show) keep() error {
-	c, err := s.a.start("head", "serve", append(s.common(s.network+"-head"), "--port", "0")...)
+	c, err := s.a.start("head", "serve", append(s.common(s.network+"-head"), "--cache-type", s.CacheType, "--port", "0")...)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ type generateCmd struct {
 	IgnoreEOG bool   `help:"Go on past the end of the model's turn." name:"ignore-eog"`
 	Logits    string `help:"Write the float32 logits of every position to this .npy file." type:"path" placeholder:"FILE"`
 	Stateless bool   `help:"Compute everything again for every token, for comparison."`
+	cacheFlag
 	Mesh      bool   `help:"The same through the mesh instead of in this process."`
 	netFlags  `group:"Mesh (with --mesh)"`
 }
@@ -47,14 +48,14 @@ func (g *generateCmd) Run(a *app) error {
 	}
 	defer w.model.Close()
 	if g.Mesh {
-		h, err := a.openHead(w, &g.netFlags)
+		h, err := a.openHead(w, &g.netFlags, g.cache())
 		if err != nil {
 			return err
 		}
 		h.Settle(a.ctx)
 		return errors.Join(g.run(a, w, h.Head, req), h.Close())
 	}
-	h, err := a.loadLocal(w)
+	h, err := a.loadLocal(w, g.cache())
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/lmittmann/tint"
 	"github.com/meshnet/meshnet/cache/blob"
 	"github.com/meshnet/meshnet/node/machine"
+	"github.com/meshnet/meshnet/p2p/wire"
 	"github.com/meshnet/meshnet/shard/chat"
 	"golang.org/x/term"
 )
@@ -76,6 +77,7 @@ func newParser(c *cli) (*kong.Kong, error) {
 	}
 	return kong.New(c,
 		kong.Name("meshnet"),
+		kong.Vars{"cache_type": wire.DefaultCacheType.String()},
 		kong.Description("Run one large language model across many machines.\n\nStart with: meshnet demo"),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, WrapUpperBound: 110}),
 		kong.Configuration(tomlConfig(os.Getenv), configPath(os.Getenv)),

@@ -8,6 +8,7 @@ import (
 	"syscall"
 
 	"github.com/meshnet/meshnet/node"
+	"github.com/meshnet/meshnet/p2p/wire"
 )
 
 // netFlags are how a node meets others.
@@ -44,6 +45,20 @@ func (f *netFlags) config(a *app, name string) (node.Config, error) {
 	return c, nil
 }
 
+// cacheFlag is how the hops keep what a session of this head leaves behind.
+type cacheFlag struct {
+	CacheType string `help:"How the peers keep the keys and values of this head's sessions: f32, f16 or q8 (half and a quarter of the memory of f32)." enum:"f32,f16,q8" default:"${cache_type}" env:"MESHNET_CACHE_TYPE" placeholder:"TYPE"`
+}
+
+// cache is the type; kong lets only known names through.
+func (f *cacheFlag) cache() wire.CacheType {
+	t, err := wire.ParseCacheType(f.CacheType)
+	if err != nil {
+		return wire.DefaultCacheType
+	}
+	return t
+}
+
 // tie makes the verb end, as by SIGTERM, when standard input does: a demo that is
 // killed takes its nodes with it.
 func (f *netFlags) tie(a *app) {
@@ -59,7 +74,7 @@ func (f *netFlags) tie(a *app) {
 }
 
 // openHead starts a head peer for a model.
-func (a *app) openHead(w *weights, f *netFlags) (*node.HeadPeer, error) {
+func (a *app) openHead(w *weights, f *netFlags, cache wire.CacheType) (*node.HeadPeer, error) {
 	c, err := f.config(a, "head")
 	if err != nil {
 		return nil, err
@@ -71,7 +86,7 @@ func (a *app) openHead(w *weights, f *netFlags) (*node.HeadPeer, error) {
 	if err != nil {
 		return nil, err
 	}
-	h, err := node.OpenHead(a.ctx, node.HeadConfig{Config: c, Weights: w.model, Threads: a.threads, Runner: run})
+	h, err := node.OpenHead(a.ctx, node.HeadConfig{Config: c, Weights: w.model, Threads: a.threads, Cache: cache, Runner: run})
 	return h, startError(err)
 }
 

@@ -19,6 +19,7 @@ type serveCmd struct {
 	Port     uint16   `help:"Port of the API; 0 picks a free one." default:"8080" env:"MESHNET_API_PORT" placeholder:"PORT"`
 	APIKey   string   `help:"Key that clients must send; needed on any address but loopback." name:"api-key" env:"MESHNET_API_KEY" placeholder:"KEY"`
 	HostName []string `help:"Name by which clients call this server, besides localhost and IP addresses (repeatable)." placeholder:"NAME"`
+	cacheFlag
 	netFlags
 }
 
@@ -49,7 +50,7 @@ func (s *serveCmd) Run(a *app) error {
 		return err
 	}
 	defer w.model.Close()
-	h, err := a.openHead(w, &s.netFlags)
+	h, err := a.openHead(w, &s.netFlags, s.cache())
 	if err != nil {
 		return err
 	}

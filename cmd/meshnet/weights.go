@@ -129,8 +129,8 @@ type localHead struct {
 	close func()
 }
 
-// loadLocal loads the whole model.
-func (a *app) loadLocal(w *weights) (*localHead, error) {
+// loadLocal loads the whole model; its sessions keep their states as cache.
+func (a *app) loadLocal(w *weights, cache wire.CacheType) (*localHead, error) {
 	p := pool.New(a.threads)
 	bar := newProgress(a)
 	engine, err := w.model.LoadRange(0, w.model.Info().Layers, shard.Options{Pool: p, Progress: bar.late("loading " + w.Name)})
@@ -152,7 +152,7 @@ func (a *app) loadLocal(w *weights) (*localHead, error) {
 	}
 	info := w.model.Info()
 	source := func(stateless bool) head.NewBackend {
-		return head.NewLocal(node.HopEngine(engine), out, info.Layers, info.Hidden, stateless).Backend
+		return head.NewLocal(node.HopEngine(engine), out, info.Layers, info.Hidden, cache, stateless).Backend
 	}
 	run, err := runner()
 	if err == nil {

@@ -352,7 +352,15 @@ func TestLogprobs(t *testing.T) {
 // engine is a shard.Engine as package hop wants it.
 type engine struct{ *shard.Engine }
 
-func (e engine) NewState(start, end int) (cache.State, error) { return e.Engine.NewState(start, end) }
+func (e engine) CacheTypes() wire.CacheTypes { return wire.AllCacheTypes }
+
+func (e engine) NewState(start, end int, t wire.CacheType) (cache.State, error) {
+	return e.Engine.NewState(start, end, shard.CacheType(t))
+}
+
+func (e engine) StateBytes(start, end int, t wire.CacheType, maxLen int) int64 {
+	return e.Engine.StateBytes(start, end, shard.CacheType(t), maxLen)
+}
 
 func (e engine) Forward(ctx context.Context, batch []hop.Work) error {
 	var items []shard.Item
@@ -386,7 +394,7 @@ func TestRealModel(t *testing.T) {
 	}
 	defer w.Close()
 	local := func(stateless bool) NewBackend {
-		return NewLocal(engine{e}, w, m.Info().Layers, m.Info().Hidden, stateless).Backend
+		return NewLocal(engine{e}, w, m.Info().Layers, m.Info().Hidden, wire.DefaultCacheType, stateless).Backend
 	}
 	h, err := ForModel(m, w, nil, local(false), local(true))
 	if err != nil {

@@ -22,12 +22,17 @@ type Local struct {
 	embed     Embedder
 	layers    int
 	hidden    int
+	cache     wire.CacheType
 	stateless bool
 }
 
-// NewLocal returns a source of local backends. The engine must hold all layers.
-func NewLocal(engine hop.Engine, embed Embedder, layers, hidden int, stateless bool) *Local {
-	return &Local{engine: engine, embed: embed, layers: layers, hidden: hidden, stateless: stateless}
+// NewLocal returns a source of local backends whose sessions keep their states as
+// cache (0: wire.DefaultCacheType). The engine must hold all layers.
+func NewLocal(engine hop.Engine, embed Embedder, layers, hidden int, cache wire.CacheType, stateless bool) *Local {
+	if cache == 0 {
+		cache = wire.DefaultCacheType
+	}
+	return &Local{engine: engine, embed: embed, layers: layers, hidden: hidden, cache: cache, stateless: stateless}
 }
 
 // Backend returns the Backend of one request.
@@ -53,7 +58,7 @@ func (b *LocalBackend) reset() error {
 		b.state.Close()
 		b.state = nil
 	}
-	st, err := b.l.engine.NewState(0, b.l.layers)
+	st, err := b.l.engine.NewState(0, b.l.layers, b.l.cache)
 	if err != nil {
 		return fmt.Errorf("begin a local session: %w", err)
 	}

@@ -27,7 +27,8 @@ type Directory interface {
 	Peer(id p2p.PeerID) p2p.Peer
 }
 
-// MeshConfig is what a Mesh is made of. Logger may be nil; DType 0 is f32.
+// MeshConfig is what a Mesh is made of. Logger may be nil; DType 0 is f32, Cache 0
+// is wire.DefaultCacheType.
 type MeshConfig struct {
 	Client    *hop.Client
 	Directory Directory
@@ -37,6 +38,7 @@ type MeshConfig struct {
 	Layers    int
 	Hidden    int
 	DType     wire.DType
+	Cache     wire.CacheType
 	Seed      uint64 // spreads bans differently on every head
 	Logger    *slog.Logger
 }
@@ -81,7 +83,7 @@ func (m *Mesh) Plan() (route.Route, error) {
 	m.mu.Unlock()
 	d := m.cfg.Directory
 	return route.Plan(route.Query{
-		Layers: m.cfg.Layers, Model: m.cfg.Model, Offers: d.View(m.cfg.Model), Links: append(slices.Clone(d.Links()), severed...), Banned: banned, Doubts: doubts, Head: m.cfg.Head,
+		Layers: m.cfg.Layers, Model: m.cfg.Model, Offers: d.View(m.cfg.Model), Links: append(slices.Clone(d.Links()), severed...), Banned: banned, Doubts: doubts, Head: m.cfg.Head, Cache: m.cfg.Cache,
 	})
 }
 
@@ -148,7 +150,7 @@ func (b *MeshBackend) Begin(ctx context.Context, id wire.SessionID, maxLen int, 
 	cfg := b.m.cfg
 	s, err := route.NewSession(route.Config{
 		Layers: cfg.Layers, Model: cfg.Model, Head: cfg.Head, Bans: b.m.bans,
-		ChunkRows: hop.ChunkRows(cfg.Hidden), Stateless: b.stateless,
+		ChunkRows: hop.ChunkRows(cfg.Hidden), Cache: cfg.Cache, Stateless: b.stateless,
 	})
 	if err != nil {
 		return err
@@ -278,7 +280,7 @@ func (b *MeshBackend) open(ctx context.Context, a route.Open) (route.Event, erro
 		}
 	}
 	c, err := cfg.Client.Open(ctx, a.Within, hop.OpenRequest{
-		Session: b.id, Epoch: a.Epoch, Route: r, Model: cfg.Model, Hidden: cfg.Hidden, MaxLen: b.maxLen, DType: cfg.DType, Signs: a.Signs,
+		Session: b.id, Epoch: a.Epoch, Route: r, Model: cfg.Model, Hidden: cfg.Hidden, MaxLen: b.maxLen, DType: cfg.DType, Cache: cfg.Cache, Signs: a.Signs,
 	})
 	if err != nil {
 		return b.failed(ctx, a.Epoch, err)

@@ -22,7 +22,15 @@ import (
 // layers is a shard's engine as the protocol wants it.
 type layers struct{ *shard.Engine }
 
-func (e layers) NewState(start, end int) (cache.State, error) { return e.Engine.NewState(start, end) }
+func (e layers) CacheTypes() wire.CacheTypes { return wire.AllCacheTypes }
+
+func (e layers) NewState(start, end int, t wire.CacheType) (cache.State, error) {
+	return e.Engine.NewState(start, end, shard.CacheType(t))
+}
+
+func (e layers) StateBytes(start, end int, t wire.CacheType, maxLen int) int64 {
+	return e.Engine.StateBytes(start, end, shard.CacheType(t), maxLen)
+}
 
 func (e layers) Forward(ctx context.Context, batch []hop.Work) error {
 	items := make([]shard.Item, len(batch))
@@ -81,7 +89,7 @@ func TestEverySplit(t *testing.T) {
 		}
 		return out
 	}
-	want := run(head.NewLocal(layers{whole}, h, info.Layers, info.Hidden, false).Backend(), func(int) {})
+	want := run(head.NewLocal(layers{whole}, h, info.Layers, info.Hidden, wire.DefaultCacheType, false).Backend(), func(int) {})
 	for cut := 1; cut < info.Layers; cut++ {
 		t.Run(fmt.Sprint(cut), func(t *testing.T) {
 			n := p2ptest.New()
@@ -110,7 +118,7 @@ func TestEverySplit(t *testing.T) {
 				servers = append(servers, s)
 				peer.Handle(p2p.ActivationProtocol, s.Handle)
 				peer.Handle(p2p.HeartbeatProtocol, s.HandleHeartbeat)
-				dir.Put(wire.Offer{Model: hoptest.Model, Layers: uint32(info.Layers), Peer: string(id), Start: uint32(r[0]), End: uint32(r[1]), State: wire.Online})
+				dir.Put(wire.Offer{Model: hoptest.Model, Layers: uint32(info.Layers), Peer: string(id), Start: uint32(r[0]), End: uint32(r[1]), State: wire.Online, CacheTypes: wire.AllCacheTypes})
 			}
 			defer n.Close()
 			hearts := hop.NewHearts(n.Peer("head"), nil)

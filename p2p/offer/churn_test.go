@@ -78,7 +78,7 @@ func (c *crowdOf) visit(i int) {
 	c.mu.Lock()
 	c.alive[id] = true
 	c.mu.Unlock()
-	if err := s.SetOwn(wire.Offer{Model: model, Layers: 24, Start: uint32(i % 24), End: uint32(i%24) + 1, State: wire.Online}); err != nil {
+	if err := s.SetOwn(wire.Offer{Model: model, Layers: 24, Start: uint32(i % 24), End: uint32(i%24) + 1, State: wire.Online, CacheTypes: wire.AllCacheTypes}); err != nil {
 		c.t.Error(err)
 	}
 	time.Sleep(time.Duration(10+i*7%50) * time.Second)

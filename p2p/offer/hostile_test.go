@@ -39,7 +39,7 @@ func TestSybilsThatSpeak(t *testing.T) {
 			table := NewTable(network, "me", func(string, []byte, []byte) error { return nil }, c.now)
 			tell := func(n int, origin netip.Prefix, addr string) error {
 				o := wire.Offer{
-					Network: network, Model: model, Layers: 24, Peer: fmt.Sprint("peer ", n), Start: 8, End: 16, State: wire.Online,
+					Network: network, Model: model, Layers: 24, Peer: fmt.Sprint("peer ", n), Start: 8, End: 16, State: wire.Online, CacheTypes: wire.AllCacheTypes,
 					Seq: 1, Issued: c.t.UnixMilli(), Expires: c.t.Add(Lifetime).UnixMilli(), Addrs: []string{addr},
 				}
 				payload, err := wire.AppendOffer(nil, &o)

@@ -83,7 +83,7 @@ func (m *mesh) close() {
 // serve makes node i offer a range.
 func (m *mesh) serve(i, start, end int) {
 	m.t.Helper()
-	o := wire.Offer{Model: model, Layers: 24, Start: uint32(start), End: uint32(end), State: wire.Online}
+	o := wire.Offer{Model: model, Layers: 24, Start: uint32(start), End: uint32(end), State: wire.Online, CacheTypes: wire.AllCacheTypes}
 	if err := m.nodes[i].SetOwn(o); err != nil {
 		m.t.Fatal(err)
 	}
@@ -274,7 +274,7 @@ func TestWrongClock(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				if err := s.SetOwn(wire.Offer{Model: model, Layers: 24, End: 24, State: wire.Online}); err != nil {
+				if err := s.SetOwn(wire.Offer{Model: model, Layers: 24, End: 24, State: wire.Online, CacheTypes: wire.AllCacheTypes}); err != nil {
 					t.Fatal(err)
 				}
 				services = append(services, s)
@@ -458,7 +458,7 @@ func TestOwnOfferFits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := newMesh(t, 1)
 		defer m.close()
-		o := wire.Offer{Model: model, Layers: 24, Start: 0, End: 24, State: wire.Online}
+		o := wire.Offer{Model: model, Layers: 24, Start: 0, End: 24, State: wire.Online, CacheTypes: wire.AllCacheTypes}
 		for i := range 20 {
 			o.Addrs = append(o.Addrs, fmt.Sprintf("/ip6/2001:db8:1111:2222:3333:4444:5555:%x/udp/4001/quic-v1", 4096+i))
 			o.RTT = append(o.RTT, wire.RTT{Peer: string(newIdentity(i).Self()), Micros: 1})

@@ -55,7 +55,7 @@ func newTable(c *clock) *Table { return NewTable(network, "me", verify, c.now) }
 // offer is a plain one of layers 8 to 15, issued now.
 func (i identity) offer(c *clock, change func(*wire.Offer)) wire.SignedOffer {
 	o := wire.Offer{
-		Network: network, Model: model, Layers: 24, Peer: string(i.Self()), Start: 8, End: 16, State: wire.Online,
+		Network: network, Model: model, Layers: 24, Peer: string(i.Self()), Start: 8, End: 16, State: wire.Online, CacheTypes: wire.AllCacheTypes,
 		Seq: uint64(c.t.UnixMilli()), Issued: c.t.UnixMilli(), Expires: c.t.Add(Lifetime).UnixMilli(), Version: "test",
 	}
 	if change != nil {

@@ -99,7 +99,7 @@ func TestDocLimits(t *testing.T) {
 	for name, v := range map[string]int{
 		"MaxFrame": MaxFrame, "MaxHeader": MaxHeader, "MaxOfferFrame": MaxOfferFrame, "MaxChunkRows": MaxChunkRows,
 		"MaxChunkBytes": MaxChunkBytes, "MaxHidden": MaxHidden, "MaxRows": MaxRows, "MaxLayers": MaxLayers,
-		"MaxTokens": MaxTokens, "MaxPeer": MaxPeer, "MaxAddr": MaxAddr, "MaxAddrs": MaxAddrs, "MaxText": MaxText,
+		"MaxTokens": MaxTokens, "MaxCacheType": MaxCacheType, "MaxPeer": MaxPeer, "MaxAddr": MaxAddr, "MaxAddrs": MaxAddrs, "MaxText": MaxText,
 		"MaxNetwork": MaxNetwork, "MaxVersion": MaxVersion, "MaxRTTs": MaxRTTs, "MaxOfferBytes": MaxOfferBytes,
 		"MaxOffersPerAnswer": MaxOffersPerAnswer, "MaxOffersPerRequest": MaxOffersPerRequest, "MaxOfferLife": MaxOfferLife,
 	} {

@@ -66,6 +66,7 @@ const (
 	CodeLinkDown                   // can't reach Peer, the next hop: go elsewhere or star
 	CodeLimited                    // came over a limited relay circuit: go elsewhere
 	CodeInternal                   // failed for a reason of its own: go elsewhere
+	CodeWrongCache                 // does not keep caches of the session's type: go elsewhere
 )
 
 // Reaction is what a Code asks of whoever receives it.
@@ -98,6 +99,7 @@ var codes = [...]struct {
 	CodeLinkDown:   {"LINK_DOWN", Elsewhere},
 	CodeLimited:    {"LIMITED", Elsewhere},
 	CodeInternal:   {"INTERNAL", Elsewhere},
+	CodeWrongCache: {"WRONG_CACHE", Elsewhere},
 }
 
 // Codes is every code, in the order of their numbers.

@@ -39,7 +39,7 @@ func examples() []example {
 	s, signed := testSession(), []SignedOffer{{Payload: mustOffer(), Signature: bytes.Repeat([]byte{0x5a}, 64)}}
 	return []example{
 		{"OPEN", &Open{Session: s, Epoch: 1, Role: RoleHead, Start: 12, End: 24, Model: testModel(), Hidden: 576,
-			DType: F32, MaxLen: 2048, Prev: "ann", Next: "bob", NextAddrs: []string{"/ip4/192.0.2.7/tcp/4001"}}},
+			DType: F32, CacheType: CacheF16, MaxLen: 2048, Prev: "ann", Next: "bob", NextAddrs: []string{"/ip4/192.0.2.7/tcp/4001"}}},
 		{"READY", &Ready{Session: s, Epoch: 1, Held: 300, Linked: true, Credit: 512 << 10}},
 		{"ACTIVATION", &Activation{Session: s, Epoch: 1, Seq: 301, Mode: Decode, Past: 300, Rows: 1, Want: 1,
 			DType: F32, Hidden: 4, Deadline: 2000, Payload: f32le(1, -2, 0.5, 3)}},
@@ -59,7 +59,7 @@ func examples() []example {
 func testOffer() *Offer {
 	return &Offer{Network: "home", Model: testModel(), Layers: 30, Peer: "ann", Start: 10, End: 20, State: Online,
 		Seq: 1_796_076_000_000, Issued: 1_796_076_000_000, Expires: 1_796_076_120_000, DecodeMicros: 4_200,
-		PrefillMicros: 900, CacheFree: 1 << 30, CacheBytes: 2 << 30, Sessions: 1, MaxSessions: 16, TTLSeconds: 600,
+		PrefillMicros: 900, CacheFree: 1 << 30, CacheBytes: 2 << 30, CacheTypes: AllCacheTypes, Sessions: 1, MaxSessions: 16, TTLSeconds: 600,
 		Addrs: []string{"/ip4/192.0.2.7/tcp/4001"}, Version: "0.1.0", RTT: []RTT{{Peer: "bob", Micros: 850}}}
 }
 

@@ -196,7 +196,7 @@ func newFrame(k Kind) Frame {
 func (k Kind) elements() int {
 	switch k {
 	case KindOpen:
-		return 13
+		return 14
 	case KindReady:
 		return 6
 	case KindActivation:

@@ -2,7 +2,7 @@ package wire
 
 // OfferSignPrefix stands before the payload in what a peer signs, so that the
 // signature is good for nothing else.
-const OfferSignPrefix = "meshnet offer 1\n"
+const OfferSignPrefix = "meshnet offer 2\n"
 
 // Offer is what a peer says that it serves. It travels signed (SignedOffer).
 type Offer struct {
@@ -19,6 +19,7 @@ type Offer struct {
 	PrefillMicros uint32 // measured: a row of a full chunk through the whole range
 	CacheFree     uint64 // bytes
 	CacheBytes    uint64
+	CacheTypes    CacheTypes // that it keeps
 	Sessions      uint32
 	MaxSessions   uint32
 	TTLSeconds    uint32
@@ -56,7 +57,7 @@ func (s OfferState) String() string {
 
 // offerElements is the length of an offer's array. An offer has no kind: it is
 // bytes inside a SignedOffer.
-const offerElements = 21
+const offerElements = 22
 
 // AppendOffer appends the bytes that SignedOffer.Payload holds. The error is that
 // of Validate, or that they are over MaxOfferBytes: leave out addresses or RTTs.
@@ -80,6 +81,7 @@ func AppendOffer(b []byte, o *Offer) ([]byte, error) {
 	p = appendU32(p, o.PrefillMicros)
 	p = appendUint(p, o.CacheFree)
 	p = appendUint(p, o.CacheBytes)
+	p = appendUint(p, uint64(o.CacheTypes))
 	p = appendU32(p, o.Sessions)
 	p = appendU32(p, o.MaxSessions)
 	p = appendU32(p, o.TTLSeconds)
@@ -120,6 +122,7 @@ func ParseOffer(b []byte) (*Offer, error) {
 	o.PrefillMicros = c.u32("prefill_micros")
 	o.CacheFree = c.u64("cache_free")
 	o.CacheBytes = c.u64("cache_bytes")
+	o.CacheTypes = CacheTypes(c.u8("cache_types"))
 	o.Sessions = c.u32("sessions")
 	o.MaxSessions = c.u32("max_sessions")
 	o.TTLSeconds = c.u32("ttl_seconds")
@@ -170,6 +173,8 @@ func (o *Offer) check() *BadError {
 		return bad(0, "state", "%d is not known", o.State)
 	case o.Issued < 0 || o.Expires <= o.Issued || o.Expires-o.Issued > MaxOfferLife:
 		return bad(0, "expires", "a life from %d to %d is not within 1 to %d ms", o.Issued, o.Expires, MaxOfferLife)
+	case o.CacheTypes == 0:
+		return bad(0, "cache_types", "names none")
 	case len(o.RTT) > MaxRTTs:
 		return bad(0, "rtt", "%d measurements are over %d", len(o.RTT), MaxRTTs)
 	}

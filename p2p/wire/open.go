@@ -19,6 +19,7 @@ type Open struct {
 	Model     Fingerprint
 	Hidden    uint32 // values a row
 	DType     DType
+	CacheType CacheType
 	MaxLen    uint32   // tokens that the session may grow to
 	Prev      string   // peer id that may send activations besides the head; "" = the head only
 	Next      string   // peer id that gets the output; "" = the head, on the head's stream
@@ -37,6 +38,7 @@ func (f *Open) append(b []byte) []byte {
 	b = appendBin(b, f.Model[:])
 	b = appendU32(b, f.Hidden)
 	b = append(b, byte(f.DType))
+	b = append(b, byte(f.CacheType))
 	b = appendU32(b, f.MaxLen)
 	b = appendStr(b, f.Prev)
 	b = appendStr(b, f.Next)
@@ -52,6 +54,7 @@ func (f *Open) parse(c *cursor) {
 	c.fixed("model", f.Model[:])
 	f.Hidden = c.u32("hidden")
 	f.DType = DType(c.u8("dtype"))
+	f.CacheType = CacheType(c.u8("cache_type"))
 	f.MaxLen = c.u32("max_len")
 	f.Prev = c.str("prev", MaxPeer)
 	f.Next = c.str("next", MaxPeer)
@@ -70,6 +73,8 @@ func (f *Open) check() *BadError {
 		return bad(KindOpen, "hidden", "%d is not in 1 to %d", f.Hidden, MaxHidden)
 	case f.DType.Size() == 0:
 		return bad(KindOpen, "dtype", "%d is not known", f.DType)
+	case f.CacheType == 0 || f.CacheType > MaxCacheType:
+		return bad(KindOpen, "cache_type", "%d is not in 1 to %d", f.CacheType, MaxCacheType)
 	case f.MaxLen == 0 || f.MaxLen > MaxTokens:
 		return bad(KindOpen, "max_len", "%d is not in 1 to %d", f.MaxLen, MaxTokens)
 	}

@@ -95,7 +95,7 @@ func reference(t *testing.T, enc *msgpack.Encoder, v reflect.Value) {
 func TestBytesAreTheLibrarys(t *testing.T) {
 	for _, e := range append(examples(),
 		example{"widest", &Open{Session: testSession(), Epoch: math.MaxUint32, Role: RoleLink, Start: 999, End: 1000, Hidden: MaxHidden,
-			DType: F16, MaxLen: MaxTokens, Prev: strings.Repeat("p", 31), Next: strings.Repeat("n", 32), NextAddrs: []string{strings.Repeat("a", 256)}}},
+			DType: F16, CacheType: MaxCacheType, MaxLen: MaxTokens, Prev: strings.Repeat("p", 31), Next: strings.Repeat("n", 32), NextAddrs: []string{strings.Repeat("a", 256)}}},
 		example{"bin16", &Result{Rows: 1, DType: F32, Hidden: 64, Payload: make([]byte, 256)}},
 		example{"bin32", &Result{Rows: 256, DType: F32, Hidden: 64, Payload: make([]byte, 65536)}},
 	) {
@@ -231,6 +231,8 @@ func TestRefusals(t *testing.T) {
 		{open(func(f *Open) { f.End = MaxLayers + 1 }), "start, end", CodeBadFrame},
 		{open(func(f *Open) { f.Hidden = 0 }), "hidden", CodeBadFrame},
 		{open(func(f *Open) { f.DType = 9 }), "dtype", CodeBadFrame},
+		{open(func(f *Open) { f.CacheType = 0 }), "cache_type", CodeBadFrame},
+		{open(func(f *Open) { f.CacheType = MaxCacheType + 1 }), "cache_type", CodeBadFrame},
 		{open(func(f *Open) { f.MaxLen = MaxTokens + 1 }), "max_len", CodeBadFrame},
 		{open(func(f *Open) { f.Next = strings.Repeat("x", MaxPeer+1) }), "next", CodeBadFrame},
 		{open(func(f *Open) { f.Prev = "\x1b[2J" }), "prev", CodeBadFrame},
@@ -366,15 +368,16 @@ func TestCodesAreFrozen(t *testing.T) {
 		{13, "LINK_DOWN", CodeLinkDown, Elsewhere},
 		{14, "LIMITED", CodeLimited, Elsewhere},
 		{15, "INTERNAL", CodeInternal, Elsewhere},
+		{16, "WRONG_CACHE", CodeWrongCache, Elsewhere},
 	} {
 		if int(tc.code) != tc.n || tc.code.String() != tc.name || tc.code.Reaction() != tc.reaction {
 			t.Errorf("%d %v %v, want %v", tc.code, tc.code, tc.code.Reaction(), tc)
 		}
 	}
-	if n := len(Codes()); n != 15 {
+	if n := len(Codes()); n != 16 {
 		t.Errorf("%d codes", n)
 	}
-	for _, c := range []Code{0, 16, 255} {
+	for _, c := range []Code{0, 17, 255} {
 		if c.Reaction() != Elsewhere || !strings.HasPrefix(c.String(), "code ") {
 			t.Errorf("unknown code %d: %v, %v", c, c, c.Reaction())
 		}
@@ -394,6 +397,7 @@ func TestOfferRefusals(t *testing.T) {
 		"empty range":     func(o *Offer) { o.Start = o.End },
 		"past the model":  func(o *Offer) { o.End = o.Layers + 1 },
 		"absurd model":    func(o *Offer) { o.Layers = MaxLayers + 1 },
+		"no cache":        func(o *Offer) { o.CacheTypes = 0 },
 		"no state":        func(o *Offer) { o.State = 0 },
 		"no life":         func(o *Offer) { o.Expires = o.Issued },
 		"too long a life": func(o *Offer) { o.Expires = o.Issued + 120_001 },

@@ -36,7 +36,8 @@ type OpenRequest struct {
 	Model   wire.Fingerprint
 	Hidden  int
 	MaxLen  int
-	DType   wire.DType // 0: f32
+	DType   wire.DType     // 0: f32
+	Cache   wire.CacheType // 0: wire.DefaultCacheType
 	// Signs, if not nil, is by hop how soon a heartbeat must be answered; 0: no matter.
 	Signs []time.Duration
 }
@@ -111,6 +112,9 @@ type forwarding struct {
 func (cl *Client) Open(ctx context.Context, within time.Duration, req OpenRequest) (*Circuit, error) {
 	if req.DType == 0 {
 		req.DType = wire.F32
+	}
+	if req.Cache == 0 {
+		req.Cache = wire.DefaultCacheType
 	}
 	n := len(req.Route.Hops)
 	if n == 0 {
@@ -234,7 +238,7 @@ func greetHop(c *conn, req OpenRequest, i int) (*wire.Ready, *Error) {
 	}
 	o := &wire.Open{
 		Session: req.Session, Epoch: req.Epoch, Role: wire.RoleHead, Start: uint32(h.Start), End: uint32(h.End),
-		Model: req.Model, Hidden: uint32(req.Hidden), DType: req.DType, MaxLen: uint32(req.MaxLen),
+		Model: req.Model, Hidden: uint32(req.Hidden), DType: req.DType, CacheType: req.Cache, MaxLen: uint32(req.MaxLen),
 	}
 	if i > 0 && !hops[i-1].Star {
 		o.Prev = string(hops[i-1].Peer.ID)

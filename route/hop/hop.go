@@ -29,10 +29,12 @@ import (
 
 // Engine computes a range of layers. It is shard.Engine as this package sees it.
 type Engine interface {
-	// NewState is an empty state of one session over the layers [start, end).
-	NewState(start, end int) (cache.State, error)
+	// CacheTypes are the types of cache that the engine can keep.
+	CacheTypes() wire.CacheTypes
+	// NewState is an empty state of one session over the layers [start, end), kept as t.
+	NewState(start, end int, t wire.CacheType) (cache.State, error)
 	// StateBytes is what such a state may come to hold at maxLen tokens.
-	StateBytes(start, end, maxLen int) int64
+	StateBytes(start, end int, t wire.CacheType, maxLen int) int64
 	// Forward applies each item's layers to its rows in place and appends them to
 	// its state. After an error every state is as before; the rows may be spoiled.
 	Forward(ctx context.Context, batch []Work) error

@@ -36,7 +36,8 @@ type kept struct {
 	in     *keeper
 	end    uint32 // layers before it are in the rows
 	dtype  wire.DType
-	row    int // bytes
+	cache  wire.CacheType // the rows came out of layers that kept theirs so
+	row    int            // bytes
 	rows   int
 	blocks [][]byte
 	gone   bool // under in.mu
@@ -57,12 +58,12 @@ func (k *keeper) of(o *wire.Open) *kept {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if old := k.m[o.Session]; old != nil {
-		if old.end == o.End && old.dtype == o.DType {
+		if old.end == o.End && old.dtype == o.DType && old.cache == o.CacheType {
 			return old
 		}
 		k.drop(old)
 	}
-	n := &kept{in: k, end: o.End, dtype: o.DType, row: int(o.Hidden) * o.DType.Size()}
+	n := &kept{in: k, end: o.End, dtype: o.DType, cache: o.CacheType, row: int(o.Hidden) * o.DType.Size()}
 	k.m[o.Session] = n
 	return n
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"sync"
 	"time"
 
@@ -255,6 +256,8 @@ func (s *Server) check(o *wire.Open) *refusal {
 		return &refusal{code: wire.CodeWrongRange, text: fmt.Sprintf("serves layers [%d, %d)", s.cfg.Start, s.cfg.End)}
 	case int(o.Hidden) != s.cfg.Hidden:
 		return &refusal{code: wire.CodeBadShape, text: fmt.Sprintf("rows have %d values", s.cfg.Hidden)}
+	case !s.cfg.Engine.CacheTypes().Has(o.CacheType):
+		return &refusal{code: wire.CodeWrongCache, text: fmt.Sprintf("keeps caches of the types %s, not %v", strings.Join(s.cfg.Engine.CacheTypes().Names(), ", "), o.CacheType)}
 	case int(o.MaxLen) > s.cfg.MaxLen:
 		return &refusal{code: wire.CodeTooLong, text: fmt.Sprintf("sessions of at most %d tokens", s.cfg.MaxLen)}
 	}

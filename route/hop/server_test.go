@@ -68,7 +68,7 @@ func (r *raw) code() wire.Code {
 }
 
 func open() *wire.Open {
-	return &wire.Open{Session: sid, Epoch: 1, Role: wire.RoleHead, Start: 0, End: layers, Model: hoptest.Model, Hidden: hidden, DType: wire.F32, MaxLen: 100}
+	return &wire.Open{Session: sid, Epoch: 1, Role: wire.RoleHead, Start: 0, End: layers, Model: hoptest.Model, Hidden: hidden, DType: wire.F32, CacheType: wire.DefaultCacheType, MaxLen: 100}
 }
 
 // ready opens a session and expects READY.

@@ -169,7 +169,7 @@ func (ss *session) admit(old *session) (held int, no *refusal) {
 		case <-t.C:
 			return 0, &refusal{code: wire.CodeBusy, retry: time.Second, text: "the epoch before still computes"}
 		}
-		if old.open.Start == ss.open.Start && old.open.End == ss.open.End {
+		if old.key() == ss.key() {
 			ss.saved = old.saved
 		}
 	}
@@ -180,14 +180,14 @@ func (ss *session) admit(old *session) (held int, no *refusal) {
 }
 
 func (ss *session) key() cache.Key {
-	return cache.Key{Session: ss.open.Session, Start: int(ss.open.Start), End: int(ss.open.End)}
+	return cache.Key{Session: ss.open.Session, Start: int(ss.open.Start), End: int(ss.open.End), Form: uint8(ss.open.CacheType)}
 }
 
 // makeRoom admits the session's entry, old or new.
 func (ss *session) makeRoom() (held int, no *refusal) {
-	k, e := ss.key(), ss.srv.cfg.Engine
-	held, err := ss.srv.cfg.Cache.Admit(k, ss.owner, e.StateBytes(k.Start, k.End, int(ss.open.MaxLen)),
-		func() (cache.State, error) { return e.NewState(k.Start, k.End) })
+	k, e, t := ss.key(), ss.srv.cfg.Engine, ss.open.CacheType
+	held, err := ss.srv.cfg.Cache.Admit(k, ss.owner, e.StateBytes(k.Start, k.End, t, int(ss.open.MaxLen)),
+		func() (cache.State, error) { return e.NewState(k.Start, k.End, t) })
 	if err == nil {
 		return held, nil
 	}

@@ -191,7 +191,7 @@ func (ss *session) seek(past int) (*cache.Entry, error) {
 
 // stateless computes on a state of its own that is thrown away.
 func (ss *session) stateless(ctx context.Context, it item) (int64, error) {
-	st, err := ss.srv.cfg.Engine.NewState(int(ss.open.Start), int(ss.open.End))
+	st, err := ss.srv.cfg.Engine.NewState(int(ss.open.Start), int(ss.open.End), ss.open.CacheType)
 	if err != nil {
 		return 0, err
 	}

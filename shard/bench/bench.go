@@ -28,6 +28,7 @@ type Config struct {
 	Depth   int // tokens that are there before, untimed
 	Batch   int // sessions that decode together
 	Rounds  int
+	Cache   shard.CacheType
 	Threads int    // 0: as many as the machine runs at once
 	CPU     string // kernel set; "": the best, or what MESHNET_CPU says
 	Note    func(text string)
@@ -46,6 +47,9 @@ func (c *Config) Validate() error {
 	check("depth", c.Depth, 0)
 	check("batch", c.Batch, 1)
 	check("rounds", c.Rounds, 1)
+	if !c.Cache.Known() {
+		errs = append(errs, fmt.Errorf("%v is not known", c.Cache))
+	}
 	if c.Prefill == 0 && c.Decode == 0 {
 		errs = append(errs, errors.New("prefill and decode are both 0: nothing is left to measure"))
 	}
@@ -69,8 +73,9 @@ type Result struct {
 	LoadSeconds       float64 `json:"load_seconds"`
 	FirstTokenSeconds float64 `json:"first_token_seconds"` // from opening the file to the logits after one token
 	WeightBytes       int64   `json:"weight_bytes"`        // packed, read once a step
-	CacheBytes        int64   `json:"cache_bytes"`         // of all sessions, at their longest
-	ResidentBytes     int64   `json:"resident_bytes"`      // of the process after the last round; 0: not known
+	CacheType         string  `json:"cache_type"`
+	CacheBytes        int64   `json:"cache_bytes"`    // of all sessions, at their longest
+	ResidentBytes     int64   `json:"resident_bytes"` // of the process after the last round; 0: not known
 
 	PrefillPerS float64   `json:"prefill_tokens_per_s"`
 	DecodePerS  float64   `json:"decode_tokens_per_s"`
@@ -110,7 +115,7 @@ func Run(ctx context.Context, path string, cfg Config) (*Result, error) {
 	}
 	p := pool.New(cfg.Threads)
 	defer p.Close()
-	b := &bencher{cfg: cfg, pool: p, result: &Result{Prefill: cfg.Prefill, Decode: cfg.Decode, Depth: cfg.Depth, Batch: cfg.Batch, Rounds: cfg.Rounds, Threads: p.Threads()}}
+	b := &bencher{cfg: cfg, pool: p, result: &Result{Prefill: cfg.Prefill, Decode: cfg.Decode, Depth: cfg.Depth, Batch: cfg.Batch, Rounds: cfg.Rounds, Threads: p.Threads(), CacheType: cfg.Cache.String()}}
 	defer b.close()
 	err := b.load(ctx, path)
 	if err == nil {
@@ -184,7 +189,7 @@ func (b *bencher) load(ctx context.Context, path string) (err error) {
 	most := max(b.cfg.Prefill, b.cfg.Batch, warmRows, chunk)
 	b.x, b.out = make([]float32, most*in.Hidden), make([]float32, max(b.cfg.Batch, 1)*in.Vocab)
 	for range b.cfg.Batch {
-		s, err := b.engine.NewState(0, in.Layers)
+		s, err := b.engine.NewState(0, in.Layers, b.cfg.Cache)
 		if err != nil {
 			return err
 		}

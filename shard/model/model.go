@@ -65,8 +65,9 @@ type Layer struct {
 
 // Mixer is a block with state: *Attention.
 type Mixer interface {
-	// StateRow is how many float32 the block keeps for each position.
-	StateRow() int
+	// StateRow says what the block keeps for each position: how many vectors, and
+	// how many values each of them has.
+	StateRow() (vectors, dim int)
 }
 
 // FFN is a block without state: *GLU.
@@ -85,7 +86,7 @@ type Attention struct {
 }
 
 // StateRow counts a key and a value for each head.
-func (a *Attention) StateRow() int { return 2 * a.KVHeads * a.HeadDim }
+func (a *Attention) StateRow() (vectors, dim int) { return 2 * a.KVHeads, a.HeadDim }
 
 // Rope is a rotary embedding of the first Dims values of a head. Layers with
 // the same angles share one Rope.

@@ -132,7 +132,7 @@ func TestReadDescribesTheFile(t *testing.T) {
 	if r.Dims != headDim || r.Base != 500000 || r.Scale != 0.25 || r.Halves || len(r.Factors) != headDim/2 || r.Factors[0] != 2 {
 		t.Errorf("rope is %+v", r)
 	}
-	if a.Q.Name != "blk.1.attn_q.weight" || a.QBias != nil || a.StateRow() != 2*kvHeads*headDim {
+	if vectors, dim := a.StateRow(); a.Q.Name != "blk.1.attn_q.weight" || a.QBias != nil || vectors != 2*kvHeads || dim != headDim {
 		t.Errorf("attention is %+v", a)
 	}
 

@@ -93,7 +93,7 @@ func TestLogitsAreAlive(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer h.Close()
-		s, err := e.NewState(0, m.Info().Layers)
+		s, err := e.NewState(0, m.Info().Layers, shard.CacheF32)
 		if err != nil {
 			t.Fatal(err)
 		}

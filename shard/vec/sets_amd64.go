@@ -17,21 +17,8 @@ func sets() []Kernels {
 		expSum:     func(x []float32, shift float32) float32 { return expSumAVX2(p(x), len(x), shift) },
 		ropePairs:  func(x, cos, sin []float32) { ropePairsAVX2(p(x), p(cos), p(sin), len(cos)) },
 		ropeHalves: func(x, cos, sin []float32) { ropeHalvesAVX2(p(x), p(cos), p(sin), len(cos)) },
-		scores: func(out []float32, stride int, q []float32, rows int, keys []float32, dim int) {
-			if rows == 1 {
-				scores1AVX2(p(out), p(q), p(keys), dim)
-			} else {
-				scores4AVX2(p(out), stride, p(q), p(keys), dim)
-			}
-		},
-		mix: func(acc []float32, w []float32, stride, rows int, values []float32, dim, n int) {
-			if rows == 1 {
-				mix1AVX2(p(acc), p(w), p(values), dim, n)
-			} else {
-				mix4AVX2(p(acc), p(w), stride, p(values), dim, n)
-			}
-		},
 	}
+	two.attendAVX2()
 	// What is bound by loads and stores, not arithmetic, stays at 256 bits.
 	five := two
 	five.Name = "avx512"
@@ -39,20 +26,7 @@ func sets() []Kernels {
 	five.geluMul = func(dst, gate, up []float32) { geluMulAVX512(p(dst), p(gate), p(up), len(gate)) }
 	five.softCap = func(x []float32, limit float32) { softCapAVX512(p(x), len(x), limit) }
 	five.expSum = func(x []float32, shift float32) float32 { return expSumAVX512(p(x), len(x), shift) }
-	five.scores = func(out []float32, stride int, q []float32, rows int, keys []float32, dim int) {
-		if rows == 1 {
-			scores1AVX512(p(out), p(q), p(keys), dim)
-		} else {
-			scores4AVX512(p(out), stride, p(q), p(keys), dim)
-		}
-	}
-	five.mix = func(acc []float32, w []float32, stride, rows int, values []float32, dim, n int) {
-		if rows == 1 {
-			mix1AVX512(p(acc), p(w), p(values), dim, n)
-		} else {
-			mix4AVX512(p(acc), p(w), stride, p(values), dim, n)
-		}
-	}
+	five.attendAVX512()
 	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA {
 		two.unavailable = "this CPU lacks AVX2 or FMA"
 		five.unavailable = two.unavailable
@@ -112,27 +86,3 @@ func ropePairsAVX2(x, cos, sin *float32, pairs int)
 
 //go:noescape
 func ropeHalvesAVX2(x, cos, sin *float32, pairs int)
-
-//go:noescape
-func scores1AVX2(out, q, keys *float32, dim int)
-
-//go:noescape
-func scores1AVX512(out, q, keys *float32, dim int)
-
-//go:noescape
-func scores4AVX2(out *float32, stride int, q, keys *float32, dim int)
-
-//go:noescape
-func scores4AVX512(out *float32, stride int, q, keys *float32, dim int)
-
-//go:noescape
-func mix1AVX2(acc, w, values *float32, dim, n int)
-
-//go:noescape
-func mix1AVX512(acc, w, values *float32, dim, n int)
-
-//go:noescape
-func mix4AVX2(acc, w *float32, stride int, values *float32, dim, n int)
-
-//go:noescape
-func mix4AVX512(acc, w *float32, stride int, values *float32, dim, n int)

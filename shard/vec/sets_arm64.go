@@ -15,21 +15,8 @@ func sets() []Kernels {
 		expSum:     func(x []float32, shift float32) float32 { return expSumNEON(p(x), len(x), shift) },
 		ropePairs:  func(x, cos, sin []float32) { ropePairsNEON(p(x), p(cos), p(sin), len(cos)) },
 		ropeHalves: func(x, cos, sin []float32) { ropeHalvesNEON(p(x), p(cos), p(sin), len(cos)) },
-		scores: func(out []float32, stride int, q []float32, rows int, keys []float32, dim int) {
-			if rows == 1 {
-				scores1NEON(p(out), p(q), p(keys), dim)
-			} else {
-				scores4NEON(p(out), stride, p(q), p(keys), dim)
-			}
-		},
-		mix: func(acc []float32, w []float32, stride, rows int, values []float32, dim, n int) {
-			if rows == 1 {
-				mix1NEON(p(acc), p(w), p(values), dim, n)
-			} else {
-				mix4NEON(p(acc), p(w), stride, p(values), dim, n)
-			}
-		},
 	}
+	k.attendNEON()
 	// Nothing here needs them; but the matrices' kernels of this name do, and an engine uses both.
 	if !cpu.ARM64.HasASIMDDP {
 		k.unavailable = "this CPU lacks the dot products of ARMv8.2"
@@ -69,15 +56,3 @@ func ropePairsNEON(x, cos, sin *float32, pairs int)
 
 //go:noescape
 func ropeHalvesNEON(x, cos, sin *float32, pairs int)
-
-//go:noescape
-func scores1NEON(out, q, keys *float32, dim int)
-
-//go:noescape
-func scores4NEON(out *float32, stride int, q, keys *float32, dim int)
-
-//go:noescape
-func mix1NEON(acc, w, values *float32, dim, n int)
-
-//go:noescape
-func mix4NEON(acc, w *float32, stride int, values *float32, dim, n int)

@@ -5,7 +5,7 @@ import "math"
 // The functions here define every kernel: what they round, and in which order.
 
 func twin() Kernels {
-	return Kernels{
+	k := Kernels{
 		Name:       "generic",
 		sumSquares: twinSumSquares,
 		scaleMul:   twinScaleMul,
@@ -19,9 +19,12 @@ func twin() Kernels {
 		expSum:     twinExpSum,
 		ropePairs:  twinRopePairs,
 		ropeHalves: twinRopeHalves,
-		scores:     twinScores,
-		mix:        twinMix,
 	}
+	for _, c := range CacheTypes() {
+		k.scores[c] = c.twinScores
+		k.mix[c] = c.twinMix
+	}
+	return k
 }
 
 // sumLanes adds the 16 lanes as the fixed tree.
@@ -125,24 +128,34 @@ func turn(a, b, c, s float32) (float32, float32) {
 	return float32(a*c) - float32(b*s), float32(b*c) + float32(a*s)
 }
 
-func twinScores(out []float32, stride int, q []float32, rows int, keys []float32, dim int) {
-	for j := range Chunk {
-		block := keys[(j/Lanes)*Lanes*dim+j%Lanes:]
+func (c CacheType) twinScores(out []float32, stride int, q []float32, rows int, keys []byte, dim int) {
+	var key [Lanes]float32
+	for group := range Chunk / Lanes {
 		for t := range rows {
-			var acc float32
-			for d := range dim {
-				acc = FMA(q[d*rows+t], block[d*Lanes], acc)
+			clear(out[t*stride+group*Lanes:][:Lanes])
+		}
+		for d := range dim {
+			c.loadKeys(&key, keys, dim, group, d)
+			for t := range rows {
+				acc := out[t*stride+group*Lanes:][:Lanes]
+				for i, x := range key {
+					acc[i] = FMA(q[d*rows+t], x, acc[i])
+				}
 			}
-			out[t*stride+j] = acc
 		}
 	}
 }
 
-func twinMix(acc []float32, w []float32, stride, rows int, values []float32, dim, n int) {
-	for t := range rows {
-		for j := range n {
-			for d := range dim {
-				acc[t*dim+d] = FMA(w[t*stride+j], values[j*dim+d], acc[t*dim+d])
+func (c CacheType) twinMix(acc []float32, w []float32, stride, rows int, values []byte, dim, slot, n int) {
+	var value [Lanes]float32
+	for j := range n {
+		for d := 0; d < dim; d += Lanes {
+			c.loadValue(&value, values, dim, slot+j, d)
+			for t := range rows {
+				sum := acc[t*dim+d:][:Lanes]
+				for i, x := range value {
+					sum[i] = FMA(w[t*stride+j], x, sum[i])
+				}
 			}
 		}
 	}

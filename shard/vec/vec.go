@@ -44,10 +44,15 @@ type Kernels struct {
 	expSum      func(x []float32, shift float32) float32
 	ropePairs   func(x, cos, sin []float32)
 	ropeHalves  func(x, cos, sin []float32)
-	scores      func(out []float32, stride int, q []float32, rows int, keys []float32, dim int)
-	mix         func(acc []float32, w []float32, stride, rows int, values []float32, dim, n int)
+	scores      [cacheTypes + 1]scoresFunc // by CacheType
+	mix         [cacheTypes + 1]mixFunc
 	unavailable string
 }
+
+type (
+	scoresFunc func(out []float32, stride int, q []float32, rows int, keys []byte, dim int)
+	mixFunc    func(acc []float32, w []float32, stride, rows int, values []byte, dim, slot, n int)
+)
 
 // Names lists the kernel sets, fastest first.
 func Names() []string { return []string{"avx512", "avx2", "neon", "generic"} }
@@ -89,6 +94,14 @@ func (k *Kernels) complete() {
 	}
 	if k.softCap == nil {
 		k.softCap = t.softCap
+	}
+	for _, c := range CacheTypes() {
+		if k.scores[c] == nil {
+			k.scores[c] = t.scores[c]
+		}
+		if k.mix[c] == nil {
+			k.mix[c] = t.mix[c]
+		}
 	}
 }
 
@@ -170,33 +183,25 @@ func (k *Kernels) RopePairs(x, cos, sin []float32) {
 }
 
 // Scores multiplies rows (1 or Tile) query vectors by the Chunk keys of one
-// key chunk: out[t*stride+j] = q_t · key_j, summed over dim in order.
+// key chunk: out[t*stride+j] = q_t · key_j, summed over dim in order, each key
+// widened to float32 first (one rounding in CacheQ8, none else).
 //
-//	q     [dim][rows]        the query vectors, interleaved
-//	keys  [Chunk/16][dim][16] see PutKey
-func (k *Kernels) Scores(out []float32, stride int, q []float32, rows int, keys []float32, dim int) {
+//	q  [dim][rows]  the query vectors, interleaved
+func (k *Kernels) Scores(c CacheType, out []float32, stride int, q []float32, rows int, keys []byte, dim int) {
 	need((rows == 1 || rows == Tile) && dim%Lanes == 0 && dim > 0 && stride >= Chunk)
-	need(len(q) >= rows*dim && len(keys) >= Chunk*dim && len(out) >= (rows-1)*stride+Chunk)
-	k.scores(out, stride, q, rows, keys, dim)
+	need(len(q) >= rows*dim && len(keys) >= c.PartBytes(dim) && len(out) >= (rows-1)*stride+Chunk)
+	k.scores[c](out, stride, q, rows, keys, dim)
 }
 
 // Mix adds weighted values to rows (1 or Tile) accumulators, in order of j:
-// acc[t*dim+d] += w[t*stride+j] * values[j*dim+d] for j < n.
-func (k *Kernels) Mix(acc []float32, w []float32, stride, rows int, values []float32, dim, n int) {
-	need((rows == 1 || rows == Tile) && dim%Lanes == 0 && n >= 0 && n <= Chunk)
+// acc[t*dim+d] += w[t*stride+j] * value(slot+j)[d] for j < n, of one value chunk.
+func (k *Kernels) Mix(c CacheType, acc []float32, w []float32, stride, rows int, values []byte, dim, slot, n int) {
+	need((rows == 1 || rows == Tile) && dim%Lanes == 0 && n >= 0 && slot >= 0 && slot+n <= Chunk)
 	if n == 0 || dim == 0 {
 		return
 	}
-	need(len(acc) >= rows*dim && len(values) >= n*dim && len(w) >= (rows-1)*stride+n)
-	k.mix(acc, w, stride, rows, values, dim, n)
-}
-
-// PutKey stores key as position slot (0 .. Chunk-1) of a key chunk.
-func PutKey(chunk []float32, slot int, key []float32) {
-	dst := chunk[(slot/Lanes)*Lanes*len(key)+slot%Lanes:]
-	for d, v := range key {
-		dst[d*Lanes] = v
-	}
+	need(len(acc) >= rows*dim && len(values) >= c.PartBytes(dim) && len(w) >= (rows-1)*stride+n)
+	k.mix[c](acc, w, stride, rows, values, dim, slot, n)
 }
 
 // need panics when a caller broke a kernel's contract on shapes: assembly does

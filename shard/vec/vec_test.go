@@ -122,27 +122,44 @@ func TestRopeEqualsItsTwin(t *testing.T) {
 	})
 }
 
+// parts is a key chunk and a value chunk of noise. One key and one value are such as nothing real is.
+func parts(r *rand.Rand, c CacheType, dim int) (keys, values []byte) {
+	keys, values = make([]byte, c.PartBytes(dim)), make([]byte, c.PartBytes(dim))
+	for slot := range Chunk {
+		scale := float32(math.Ldexp(1, r.IntN(20)-10))
+		if slot == 41 {
+			scale = 1e7
+		}
+		c.PutKey(keys, slot, noise(r, dim, scale))
+		c.PutValue(values, slot, noise(r, dim, scale))
+	}
+	return keys, values
+}
+
 func TestAttentionPiecesEqualTheirTwins(t *testing.T) {
 	g := twin()
 	eachSet(t, func(t *testing.T, k *Kernels) {
 		r := rand.New(rand.NewPCG(5, 6))
-		for _, dim := range []int{16, 32, 48, 64, 80, 96, 112, 128, 256} {
-			keys, values := noise(r, Chunk*dim, 1), noise(r, Chunk*dim, 1)
-			for _, rows := range []int{1, Tile} {
-				for _, stride := range []int{Chunk, 3*Chunk + 16} {
-					at := fmt.Sprintf("dim=%d rows=%d stride=%d", dim, rows, stride)
-					q := noise(r, rows*dim, 1)
-					a, b := noise(r, rows*stride, 1), make([]float32, rows*stride)
-					copy(b, a)
-					k.Scores(a, stride, q, rows, keys, dim)
-					g.Scores(b, stride, q, rows, keys, dim)
-					same(t, "Scores "+at, a, b)
-					for _, n := range []int{0, 1, 15, 16, 17, 63, Chunk} {
-						accA := noise(r, rows*dim, 1)
-						accB := clone(accA)
-						k.Mix(accA, a, stride, rows, values, dim, n)
-						g.Mix(accB, b, stride, rows, values, dim, n)
-						same(t, fmt.Sprintf("Mix %s n=%d", at, n), accA, accB)
+		for _, c := range CacheTypes() {
+			for _, dim := range []int{16, 32, 48, 64, 80, 96, 112, 128, 256} {
+				keys, values := parts(r, c, dim)
+				for _, rows := range []int{1, Tile} {
+					for _, stride := range []int{Chunk, 3*Chunk + 16} {
+						at := fmt.Sprintf("%v dim=%d rows=%d stride=%d", c, dim, rows, stride)
+						q := noise(r, rows*dim, 1)
+						a, b := noise(r, rows*stride, 1), make([]float32, rows*stride)
+						copy(b, a)
+						k.Scores(c, a, stride, q, rows, keys, dim)
+						g.Scores(c, b, stride, q, rows, keys, dim)
+						same(t, "Scores "+at, a, b)
+						for _, some := range [][2]int{{0, 0}, {0, 1}, {5, 15}, {47, 16}, {3, 17}, {1, 63}, {0, Chunk}, {63, 1}} {
+							slot, n := some[0], some[1]
+							accA := noise(r, rows*dim, 1)
+							accB := clone(accA)
+							k.Mix(c, accA, a, stride, rows, values, dim, slot, n)
+							g.Mix(c, accB, b, stride, rows, values, dim, slot, n)
+							same(t, fmt.Sprintf("Mix %s slot=%d n=%d", at, slot, n), accA, accB)
+						}
 					}
 				}
 			}
@@ -154,46 +171,140 @@ func TestAttentionPiecesEqualTheirTwins(t *testing.T) {
 func TestTileEqualsSingleRows(t *testing.T) {
 	r := rand.New(rand.NewPCG(7, 8))
 	const dim = 48
-	keys, values, q := noise(r, Chunk*dim, 1), noise(r, Chunk*dim, 1), noise(r, Tile*dim, 1)
-	for _, name := range Names() {
-		k, err := For(name)
-		if err != nil {
-			continue
-		}
-		out, acc := make([]float32, Tile*Chunk), make([]float32, Tile*dim)
-		k.Scores(out, Chunk, q, Tile, keys, dim)
-		k.Mix(acc, out, Chunk, Tile, values, dim, 50)
-		for row := range Tile {
-			one, oneAcc, oneQ := make([]float32, Chunk), make([]float32, dim), make([]float32, dim)
-			for d := range dim {
-				oneQ[d] = q[d*Tile+row]
+	for _, c := range CacheTypes() {
+		keys, values := parts(r, c, dim)
+		q := noise(r, Tile*dim, 1)
+		for _, name := range Names() {
+			k, err := For(name)
+			if err != nil {
+				continue
 			}
-			k.Scores(one, Chunk, oneQ, 1, keys, dim)
-			same(t, name+" Scores", out[row*Chunk:(row+1)*Chunk], one)
-			k.Mix(oneAcc, one, Chunk, 1, values, dim, 50)
-			same(t, name+" Mix", acc[row*dim:(row+1)*dim], oneAcc)
+			out, acc := make([]float32, Tile*Chunk), make([]float32, Tile*dim)
+			k.Scores(c, out, Chunk, q, Tile, keys, dim)
+			k.Mix(c, acc, out, Chunk, Tile, values, dim, 3, 50)
+			for row := range Tile {
+				one, oneAcc, oneQ := make([]float32, Chunk), make([]float32, dim), make([]float32, dim)
+				for d := range dim {
+					oneQ[d] = q[d*Tile+row]
+				}
+				k.Scores(c, one, Chunk, oneQ, 1, keys, dim)
+				same(t, fmt.Sprint(name, c, " Scores"), out[row*Chunk:(row+1)*Chunk], one)
+				k.Mix(c, oneAcc, one, Chunk, 1, values, dim, 3, 50)
+				same(t, fmt.Sprint(name, c, " Mix"), acc[row*dim:(row+1)*dim], oneAcc)
+			}
 		}
 	}
 }
 
-func TestScoresAgainstFloat64(t *testing.T) {
+// The scores are those of the keys that were put, and the mean that of the values, as
+// near as their type keeps them: half a unit of binary16, half a step of the largest of 32.
+func TestAttentionAgainstFloat64(t *testing.T) {
 	r := rand.New(rand.NewPCG(9, 10))
-	const dim = 64
 	g := twin()
-	chunk, q, out := make([]float32, Chunk*dim), noise(r, dim, 1), make([]float32, Chunk)
-	var want [Chunk]float64
-	for j := range Chunk {
-		key := noise(r, dim, 1)
-		PutKey(chunk, j, key)
-		for d := range dim {
-			want[j] += float64(key[d]) * float64(q[d])
+	for _, dim := range []int{16, 48, 64, 112} {
+		for c, near := range map[CacheType]float64{CacheF32: 1e-6, CacheF16: 1.0 / (1 << 11), CacheQ8: 0.51 / 127} {
+			keys, values := make([]byte, c.PartBytes(dim)), make([]byte, c.PartBytes(dim))
+			q, out, mean := noise(r, dim, 1), make([]float32, Chunk), make([]float32, dim)
+			score, room := make([]float64, Chunk), make([]float64, Chunk)
+			sum, slack := make([]float64, dim), make([]float64, dim)
+			var weights []float32
+			for j := range Chunk {
+				key, value, w := noise(r, dim, 1), noise(r, dim, 1), r.Float32()
+				c.PutKey(keys, j, key)
+				c.PutValue(values, j, value)
+				weights = append(weights, w)
+				for d := range dim {
+					largest := func(x []float32) float64 {
+						if c != CacheQ8 {
+							return math.Abs(float64(x[d]))
+						}
+						most := 0.0
+						for _, v := range x[d/32*32 : min(d/32*32+32, dim)] {
+							most = max(most, math.Abs(float64(v)))
+						}
+						return most
+					}
+					score[j] += float64(key[d]) * float64(q[d])
+					room[j] += math.Abs(float64(q[d])) * (near*largest(key) + 1e-6)
+					sum[d] += float64(w) * float64(value[d])
+					slack[d] += float64(w) * (near*largest(value) + 1e-6)
+				}
+			}
+			g.Scores(c, out, Chunk, q, 1, keys, dim)
+			g.Mix(c, mean, weights, Chunk, 1, values, dim, 0, Chunk)
+			for j := range Chunk {
+				if math.Abs(float64(out[j])-score[j]) > room[j] {
+					t.Errorf("%v, dim %d, key %d: %g, want %g ± %g", c, dim, j, out[j], score[j], room[j])
+				}
+			}
+			for d := range dim {
+				if math.Abs(float64(mean[d])-sum[d]) > slack[d] {
+					t.Errorf("%v, dim %d, value %d: %g, want %g ± %g", c, dim, d, mean[d], sum[d], slack[d])
+				}
+			}
 		}
 	}
-	g.Scores(out, Chunk, q, 1, chunk, dim)
-	for j := range Chunk {
-		if math.Abs(float64(out[j])-want[j]) > 1e-5 {
-			t.Errorf("key %d: %g, want %g", j, out[j], want[j])
+}
+
+// What a cache gives back for one value, put as the largest of its block beside a smaller one.
+func TestCacheRounding(t *testing.T) {
+	inf, nan := float32(math.Inf(1)), float32(math.NaN())
+	for _, c := range []struct {
+		t       CacheType
+		x, want float32
+	}{
+		{CacheF32, 1e30, 1e30}, {CacheF32, nan, nan},
+		{CacheF16, 65504, 65504}, {CacheF16, 65519.9, 65504}, {CacheF16, 65520, 65504}, {CacheF16, -1e30, -65504}, {CacheF16, math.MaxFloat32, 65504},
+		{CacheF16, inf, inf}, {CacheF16, -inf, -inf}, {CacheF16, nan, nan},
+		{CacheF16, 2049, 2048}, {CacheF16, 2051, 2052}, {CacheF16, 0x1p-24, 0x1p-24}, {CacheF16, 0x1p-25, 0}, {CacheF16, 1e-30, 0},
+		{CacheQ8, 127, 127}, {CacheQ8, -1e30, -1e30}, {CacheQ8, 0, 0}, {CacheQ8, 0x1p-101, 0}, {CacheQ8, 1e-44, 0},
+		{CacheQ8, inf, nan}, {CacheQ8, -inf, nan}, {CacheQ8, nan, nan},
+	} {
+		const dim, slot = 48, 21
+		for _, at := range []int{0, 31, 32, 47} { // the last block is half a block
+			x := make([]float32, dim)
+			x[at], x[at^1] = c.x, c.x/500
+			part := make([]byte, c.t.PartBytes(dim))
+			var keys, values [Lanes]float32
+			c.t.PutKey(part, slot, x)
+			c.t.loadKeys(&keys, part, dim, slot/Lanes, at)
+			clear(part)
+			c.t.PutValue(part, slot, x)
+			c.t.loadValue(&values, part, dim, slot, at/Lanes*Lanes)
+			for what, got := range map[string]float32{"key": keys[slot%Lanes], "value": values[at%Lanes]} {
+				off := math.Abs(float64(got-c.want)) > 1e-6*math.Abs(float64(c.want)) && got != c.want
+				if c.want != c.want {
+					off = got == got
+				}
+				if off {
+					t.Errorf("%v %s at %d: %g comes back as %g, want %g", c.t, what, at, c.x, got, c.want)
+				}
+			}
 		}
+	}
+}
+
+// Codes are the nearest integers to x times 127 over the block's largest magnitude; ties go to the even one.
+func TestCacheCodes(t *testing.T) {
+	for x, want := range map[float32]int8{127: 127, -127: -127, 0.5: 0, 1.5: 2, -0.5: 0, -2.5: -2, 63.5: 64, 0.49: 0, 126.6: 127} {
+		values := make([]float32, 32)
+		values[3], values[9] = 127, x
+		part := make([]byte, CacheQ8.PartBytes(32))
+		CacheQ8.PutValue(part, 0, values)
+		if got := int8(part[9]); got != want || part[3] != 127 {
+			t.Errorf("the code of %g is %d, want %d", x, got, want)
+		}
+	}
+}
+
+func TestCacheTypeNames(t *testing.T) {
+	for _, c := range CacheTypes() {
+		if got, err := ParseCacheType(c.String()); err != nil || got != c {
+			t.Errorf("%v reads back as %v, %v", c, got, err)
+		}
+	}
+	if _, err := ParseCacheType(""); err == nil || CacheType(0).Known() || CacheType(9).Known() {
+		t.Error("a type without a name is known")
 	}
 }
 
@@ -433,20 +544,23 @@ func TestForRefusesUnknown(t *testing.T) {
 func BenchmarkAttentionChunk(b *testing.B) {
 	const dim = 64
 	r := rand.New(rand.NewPCG(1, 1))
-	keys, q, out, acc := noise(r, Chunk*dim, 1), noise(r, Tile*dim, 1), make([]float32, Tile*Chunk), make([]float32, Tile*dim)
+	q, out, acc := noise(r, Tile*dim, 1), make([]float32, Tile*Chunk), make([]float32, Tile*dim)
 	for _, name := range Names() {
 		k, err := For(name)
 		if err != nil {
 			continue
 		}
-		for _, rows := range []int{1, Tile} {
-			b.Run(fmt.Sprintf("%s/rows=%d", name, rows), func(b *testing.B) {
-				for b.Loop() {
-					k.Scores(out, Chunk, q, rows, keys, dim)
-					k.Mix(acc, out, Chunk, rows, keys, dim, Chunk)
-				}
-				b.ReportMetric(float64(4*rows*Chunk*dim)*float64(b.N)/float64(b.Elapsed().Nanoseconds()), "Gflop/s")
-			})
+		for _, c := range CacheTypes() {
+			keys, values := parts(r, c, dim)
+			for _, rows := range []int{1, Tile} {
+				b.Run(fmt.Sprintf("%s/%v/rows=%d", name, c, rows), func(b *testing.B) {
+					for b.Loop() {
+						k.Scores(c, out, Chunk, q, rows, keys, dim)
+						k.Mix(c, acc, out, Chunk, rows, values, dim, 0, Chunk)
+					}
+					b.ReportMetric(float64(4*rows*Chunk*dim)*float64(b.N)/float64(b.Elapsed().Nanoseconds()), "Gflop/s")
+				})
+			}
 		}
 		x := noise(r, 4096, 1)
 		b.Run(name+"/silu4096", func(b *testing.B) {

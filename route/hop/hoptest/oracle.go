@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/meshnet/meshnet/cache"
+	"github.com/meshnet/meshnet/p2p/wire"
 	"github.com/meshnet/meshnet/route/hop"
 )
 
@@ -77,7 +78,8 @@ func Expect(ids []int32, layers, hidden, want int) []float32 {
 type Engine struct {
 	Hidden  int
 	RowTime time.Duration
-	Rigid   bool // states can't be cut except to nothing, as recurrent ones
+	Caches  wire.CacheTypes // that it keeps; 0: all
+	Rigid   bool            // states can't be cut except to nothing, as recurrent ones
 	// Before, if set, is called with every batch and may fail or delay it.
 	Before func(batch []hop.Work) error
 
@@ -116,20 +118,29 @@ type State struct {
 	closed bool
 }
 
-// NewState implements hop.Engine.
-func (e *Engine) NewState(start, end int) (cache.State, error) {
+// CacheTypes implements hop.Engine.
+func (e *Engine) CacheTypes() wire.CacheTypes {
+	if e.Caches == 0 {
+		return wire.AllCacheTypes
+	}
+	return e.Caches
+}
+
+// NewState implements hop.Engine. States of another type than the default answer
+// otherwise, as they do in earnest.
+func (e *Engine) NewState(start, end int, t wire.CacheType) (cache.State, error) {
 	e.mu.Lock()
 	e.open++
 	e.mu.Unlock()
 	s := &State{engine: e, start: start, chains: make([][]uint64, end-start)}
 	for i := range s.chains {
-		s.chains[i] = []uint64{mix(2, uint64(start+i))}
+		s.chains[i] = []uint64{mix(2, uint64(start+i)) ^ uint64(t-wire.DefaultCacheType)}
 	}
 	return s, nil
 }
 
 // StateBytes implements hop.Engine.
-func (e *Engine) StateBytes(start, end, maxLen int) int64 {
+func (e *Engine) StateBytes(start, end int, t wire.CacheType, maxLen int) int64 {
 	return int64(end-start) * int64(maxLen) * 8
 }
 

@@ -83,7 +83,7 @@ func (w *World) Join(id p2p.PeerID, start, end int) *Volunteer {
 	w.seq++
 	v.Offer = wire.Offer{
 		Model: Model, Layers: uint32(w.Layers), Peer: string(id), Start: uint32(start), End: uint32(end),
-		State: wire.Online, Seq: w.seq, DecodeMicros: uint32(end-start) * 1000,
+		State: wire.Online, Seq: w.seq, CacheTypes: wire.AllCacheTypes, DecodeMicros: uint32(end-start) * 1000,
 	}
 	w.Dir.Put(v.Offer)
 	w.peers[id] = v
