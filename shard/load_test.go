@@ -43,7 +43,7 @@ func TestPackedWeightsGiveTheSameBits(t *testing.T) {
 				if cut < n {
 					engines = append(engines, load(t, m, cut, n, o))
 				}
-				got := bits(t, loadHead(t, m, o), engines, nil, ids, 7)
+				got := bits(t, loadHead(t, m, o), engines, nil, CacheF16, ids, 7)
 				if e := first.Bytes(); e <= 0 {
 					t.Errorf("an engine of %d bytes", e)
 				}

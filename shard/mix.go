@@ -124,23 +124,16 @@ func eachBlock(rows []rowRef, most int, fn func(row, end int)) {
 func (a *attention) firstSpan(p *pass, row int) int { return a.sees(p.rows[row].pos) / span }
 func (a *attention) lastSpan(p *pass, row int) int  { return p.rows[row].pos/span + 1 }
 
-// attend computes the query vectors of t, four at a time. The last tile is
-// filled up with copies of its last vector, whose results go nowhere.
+// attend computes the query vectors of t, vec.Tile at a time.
 func (a *attention) attend(p *pass, s *mixScratch, sum *spanSum, layer int, t *mixTask, q view) {
 	n := t.rows * t.heads
 	sum.reset(n, a.dim)
-	s.grow(n+vec.Tile, a.dim)
+	s.grow(n, a.dim)
 	var tiles [vec.Tile]int
-	width := func(at int) int {
-		if n-at == 1 {
-			return 1
-		}
-		return vec.Tile
-	}
 	for at := 0; at < n; at += vec.Tile {
-		w := width(at)
+		w := min(n-at, vec.Tile)
 		for i := range w {
-			j := min(at+i, n-1)
+			j := at + i
 			head := t.head + j%t.heads
 			query := s.query[at*a.dim:]
 			for d, x := range q.row(t.row + j/t.heads)[head*a.dim : (head+1)*a.dim] {
@@ -150,9 +143,9 @@ func (a *attention) attend(p *pass, s *mixScratch, sum *spanSum, layer int, t *m
 	}
 	for k := t.from; k < t.to; k++ {
 		for at := 0; at < n; at += vec.Tile {
-			w := width(at)
+			w := min(n-at, vec.Tile)
 			for i := range w {
-				tiles[i] = min(at+i, n-1)
+				tiles[i] = at + i
 			}
 			a.tile(p, s, sum, layer, t, s.query[at*a.dim:], tiles[:w], k)
 		}
@@ -213,7 +206,7 @@ func (a *attention) tile(p *pass, s *mixScratch, sum *spanSum, layer int, t *mix
 	})
 	for i, v := range at {
 		mix(i, max(hi, from[i]), to[i])
-		if from[i] < to[i] && (i == 0 || at[i-1] != v) {
+		if from[i] < to[i] {
 			sum.merge(p.vec, v, peak[i], total[i], acc[i*dim:(i+1)*dim])
 		}
 	}

@@ -3,14 +3,14 @@ package shard
 import "testing"
 
 // bits runs ids through engines that hold consecutive ranges, cut further at
-// cuts, chunk rows at a time, and names the bits of all logits.
-func bits(t *testing.T, h *Head, engines []*Engine, cuts []int, ids []int32, chunk int) string {
+// cuts, chunk rows at a time, with caches of type c, and names the bits of all logits.
+func bits(t *testing.T, h *Head, engines []*Engine, cuts []int, c CacheType, ids []int32, chunk int) string {
 	t.Helper()
 	x := embed(t, h, ids)
 	for _, e := range engines {
 		start, last := e.Range()
 		for _, end := range append(cuts, last) {
-			feed(t, e, newState(t, e, start, end), x, chunk)
+			feed(t, e, newCache(t, e, start, end, c), x, chunk)
 			start = end
 		}
 	}
@@ -40,19 +40,26 @@ func TestSameBitsHoweverComputed(t *testing.T) {
 		t.Run(path, func(t *testing.T) {
 			m := open(t, path)
 			layers := m.Info().Layers
-			want := ""
+			// The other types of cache with two models: one without windows, one with.
+			types := []CacheType{CacheF32}
+			if path == sameModels[0] || m.Info().Arch == "gemma3" {
+				types = CacheTypes()
+			}
+			want := map[CacheType]string{}
 			for _, cpu := range cpus(t) {
 				for _, threads := range []int{1, 2} {
 					o := Options{Threads: threads, CPU: cpu}
 					h, e := loadHead(t, m, o), load(t, m, 0, layers, o)
 					check := func(engines []*Engine, cuts []int, chunk int) {
 						t.Helper()
-						got := bits(t, h, engines, cuts, ids, chunk)
-						if want == "" {
-							want = got
-						}
-						if got != want {
-							t.Errorf("%s, %d threads, %d engines, cut at %v, chunks of %d: %s, want %s", cpu, threads, len(engines), cuts, chunk, got, want)
+						for _, c := range types {
+							got := bits(t, h, engines, cuts, c, ids, chunk)
+							if want[c] == "" {
+								want[c] = got
+							}
+							if got != want[c] {
+								t.Errorf("%s, %d threads, %d engines, cut at %v, %v, chunks of %d: %s, want %s", cpu, threads, len(engines), cuts, c, chunk, got, want[c])
+							}
 						}
 					}
 					whole := []*Engine{e}
@@ -70,12 +77,17 @@ func TestSameBitsHoweverComputed(t *testing.T) {
 					}
 				}
 			}
+			for _, c := range types[1:] {
+				if want[c] == want[CacheF32] {
+					t.Errorf("caches of %v give the bits of f32", c)
+				}
+			}
 		})
 	}
 }
 
-// Sessions of several ranges and lengths share the batches of one engine; each
-// must come out as when it is alone.
+// Sessions of several ranges, lengths and types of cache share the batches of one
+// engine; each must come out as when it is alone.
 func TestSameBitsInABatch(t *testing.T) {
 	ids := readGolden(t, "testdata/llama/golden.safetensors").ints["tokens_70"]
 	for _, path := range floatModels {
@@ -106,9 +118,10 @@ func TestSameBitsInABatch(t *testing.T) {
 				for i, s := range sessions {
 					x := embed(t, h, s.ids)
 					together[i] = clone(x)
-					feed(t, e, newState(t, e, s.start, s.end), x, len(s.ids))
+					c := CacheTypes()[i%3]
+					feed(t, e, newCache(t, e, s.start, s.end, c), x, len(s.ids))
 					alone[i] = hash(x)
-					states[i] = newState(t, e, s.start, s.end)
+					states[i] = newCache(t, e, s.start, s.end, c)
 				}
 				at := make([]int, len(sessions))
 				for step := range 4 {
@@ -141,12 +154,13 @@ func TestSameBitsOverPassesAndCuts(t *testing.T) {
 	for _, c := range []struct {
 		name, path string
 		rows       int
+		cache      CacheType
 	}{
-		{"tiny", tinyFile(t), 1100}, // three passes, three spans
-		{"window 600", withKeys(t, gemma, map[string]any{"gemma3.attention.sliding_window": uint32(600), "gemma3.context_length": uint32(1024)}), 900},
-		{"window 16", gemma, 400},
-		{"window 100", withKeys(t, gemma, map[string]any{"gemma3.attention.sliding_window": uint32(100)}), 400},
-		{"window 1", withKeys(t, gemma, map[string]any{"gemma3.attention.sliding_window": uint32(1)}), 400},
+		{"tiny", tinyFile(t), 1100, CacheF32}, // three passes, three spans
+		{"window 600", withKeys(t, gemma, map[string]any{"gemma3.attention.sliding_window": uint32(600), "gemma3.context_length": uint32(1024)}), 900, CacheQ8},
+		{"window 16", gemma, 400, CacheF16},
+		{"window 100", withKeys(t, gemma, map[string]any{"gemma3.attention.sliding_window": uint32(100)}), 400, CacheQ8},
+		{"window 1", withKeys(t, gemma, map[string]any{"gemma3.attention.sliding_window": uint32(1)}), 400, CacheF32},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := open(t, c.path)
@@ -158,7 +172,7 @@ func TestSameBitsOverPassesAndCuts(t *testing.T) {
 			}
 			e := load(t, m, 0, layers, Options{Threads: 2})
 			want := embed(t, h, ids)
-			feed(t, e, newState(t, e, 0, layers), want, len(ids))
+			feed(t, e, newCache(t, e, 0, layers, c.cache), want, len(ids))
 			for _, cpu := range cpus(t) {
 				other := load(t, m, 0, layers, Options{Threads: 1, CPU: cpu})
 				chunks, rows := []int{1, 37, 64, 513}, c.rows
@@ -167,7 +181,7 @@ func TestSameBitsOverPassesAndCuts(t *testing.T) {
 				}
 				for _, chunk := range chunks {
 					x := embed(t, h, ids[:rows])
-					feed(t, other, newState(t, other, 0, layers), x, chunk)
+					feed(t, other, newCache(t, other, 0, layers, c.cache), x, chunk)
 					if hash(x) != hash(want[:len(x)]) {
 						t.Errorf("%s: %d rows in chunks of %d differ from all at once", cpu, rows, chunk)
 					}
@@ -183,7 +197,7 @@ func TestSameBitsOverPassesAndCuts(t *testing.T) {
 						other := load(t, m, 0, layers, Options{Threads: threads, CPU: cpu})
 						for _, chunk := range []int{1, 7, 37} {
 							x := embed(t, h, ids)
-							feed(t, other, newState(t, other, 0, layers), x, chunk)
+							feed(t, other, newCache(t, other, 0, layers, c.cache), x, chunk)
 							if hash(x) != hash(want) {
 								t.Errorf("%s, %d threads: %d rows in chunks of %d differ from all at once", cpu, threads, c.rows, chunk)
 							}
@@ -191,7 +205,7 @@ func TestSameBitsOverPassesAndCuts(t *testing.T) {
 					}
 				}
 			}
-			s := newState(t, e, 0, layers)
+			s := newCache(t, e, 0, layers, c.cache)
 			for _, cut := range []int{0, 1, 63, 64, 65, 150} {
 				if !s.Truncate(min(cut, s.Len())) {
 					t.Fatalf("cannot cut to %d", cut)
@@ -215,11 +229,19 @@ func TestSameBitsOverPassesAndCuts(t *testing.T) {
 // compare bytes. It was the same on amd64 (all kernel sets), 386 and arm64. A change of
 // it is a change of the network's numerics and needs a new protocol version.
 func TestBitsAreThoseOfEveryMachine(t *testing.T) {
-	for _, c := range []struct{ path, want string }{
-		{tinyFile(t), "c4270611b0997f6f"},
-		{"testdata/qwen3/model-bf16.gguf", "2285ae17513175ba"},
-		{"testdata/gemma3/model-f16.gguf", "2ebfeadf90b458e6"},
-		{withKeys(t, "testdata/gemma3/model-f16.gguf", map[string]any{"gemma3.final_logit_softcapping": float32(5)}), "4e8aea31ab9163cb"},
+	for _, c := range []struct {
+		path  string
+		cache CacheType
+		want  string
+	}{
+		{tinyFile(t), CacheF32, "c4270611b0997f6f"},
+		{tinyFile(t), CacheF16, "31cc4f96c04aa81d"},
+		{tinyFile(t), CacheQ8, "53a43438322a1255"},
+		{"testdata/qwen3/model-bf16.gguf", CacheF32, "2285ae17513175ba"},
+		{"testdata/qwen3/model-bf16.gguf", CacheQ8, "4a29fa97e37f78e9"},
+		{"testdata/gemma3/model-f16.gguf", CacheF32, "2ebfeadf90b458e6"},
+		{"testdata/gemma3/model-f16.gguf", CacheF16, "0240c6019ab292c1"},
+		{withKeys(t, "testdata/gemma3/model-f16.gguf", map[string]any{"gemma3.final_logit_softcapping": float32(5)}), CacheF32, "4e8aea31ab9163cb"},
 	} {
 		m := open(t, c.path)
 		h := loadHead(t, m, Options{Threads: 1})
@@ -228,8 +250,8 @@ func TestBitsAreThoseOfEveryMachine(t *testing.T) {
 			ids = append(ids, int32(i*37%m.Info().Vocab))
 		}
 		e := load(t, m, 0, m.Info().Layers, Options{Threads: 1})
-		if got := bits(t, h, []*Engine{e}, nil, ids, len(ids)); got != c.want {
-			t.Errorf("%s: the logits hash to %s with %s, want %s", m.Info().Arch, got, e.CPU(), c.want)
+		if got := bits(t, h, []*Engine{e}, nil, c.cache, ids, len(ids)); got != c.want {
+			t.Errorf("%s, %v: the logits hash to %s with %s, want %s", m.Info().Arch, c.cache, got, e.CPU(), c.want)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/meshnet/meshnet/shard"
 	"github.com/meshnet/meshnet/shard/tiny"
 )
 
@@ -22,7 +23,7 @@ func tinyFile(t *testing.T) string {
 
 // The figures hang together: runs, medians, and what tiny must do for a token by its geometry.
 func TestFigures(t *testing.T) {
-	r, err := Run(t.Context(), tinyFile(t), Config{Prefill: 40, Decode: 5, Depth: 70, Batch: 3, Rounds: 4, Threads: 2})
+	r, err := Run(t.Context(), tinyFile(t), Config{Cache: shard.CacheF16, Prefill: 40, Decode: 5, Depth: 70, Batch: 3, Rounds: 4, Threads: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,11 +58,11 @@ func TestFigures(t *testing.T) {
 
 func TestOneOfBoth(t *testing.T) {
 	path := tinyFile(t)
-	r, err := Run(t.Context(), path, Config{Decode: 2, Batch: 1, Rounds: 1, Threads: 1, CPU: "generic"})
+	r, err := Run(t.Context(), path, Config{Cache: shard.CacheF16, Decode: 2, Batch: 1, Rounds: 1, Threads: 1, CPU: "generic"})
 	if err != nil || len(r.PrefillRuns) != 0 || r.PrefillPercent != 0 || r.DecodePerS <= 0 || r.Kernels != "generic" {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if r, err = Run(t.Context(), path, Config{Prefill: 3, Batch: 1, Rounds: 2}); err != nil || len(r.DecodeRuns) != 0 || r.PrefillPerS <= 0 {
+	if r, err = Run(t.Context(), path, Config{Cache: shard.CacheF16, Prefill: 3, Batch: 1, Rounds: 2}); err != nil || len(r.DecodeRuns) != 0 || r.PrefillPerS <= 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
 }
@@ -73,9 +74,9 @@ func TestRefused(t *testing.T) {
 		want string
 	}{
 		{Config{Batch: 1, Rounds: 1}, "nothing is left to measure"},
-		{Config{Prefill: -1, Decode: 1}, "prefill is -1, want at least 0\nbatch is 0, want at least 1\nrounds is 0"},
-		{Config{Prefill: 512, Depth: 8000, Batch: 1, Rounds: 1}, "beyond the model's context of 8192"},
-		{Config{Prefill: 5, Batch: 1, Rounds: 1, CPU: "sse"}, `"sse"`},
+		{Config{Cache: shard.CacheF16, Prefill: -1, Decode: 1}, "prefill is -1, want at least 0\nbatch is 0, want at least 1\nrounds is 0"},
+		{Config{Cache: shard.CacheF16, Prefill: 512, Depth: 8000, Batch: 1, Rounds: 1}, "beyond the model's context of 8192"},
+		{Config{Cache: shard.CacheF16, Prefill: 5, Batch: 1, Rounds: 1, CPU: "sse"}, `"sse"`},
 	} {
 		if _, err := Run(t.Context(), path, tc.cfg); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%+v: %v, want %q", tc.cfg, err, tc.want)
@@ -83,7 +84,7 @@ func TestRefused(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Run(ctx, path, Config{Prefill: 5, Batch: 1, Rounds: 1}); !errors.Is(err, context.Canceled) {
+	if _, err := Run(ctx, path, Config{Cache: shard.CacheF16, Prefill: 5, Batch: 1, Rounds: 1}); !errors.Is(err, context.Canceled) {
 		t.Errorf("stopped: %v", err)
 	}
 }

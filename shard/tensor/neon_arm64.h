@@ -28,10 +28,13 @@
 #define UCVTF4(n, d) WORD $(0x6e21d800 | (n)<<5 | (d))
 #define FCVTNS4(n, d) WORD $(0x4e21a800 | (n)<<5 | (d))
 #define FCVTL4(n, d) WORD $(0x0e217800 | (n)<<5 | (d))
+#define FCVTL4H(n, d) WORD $(0x4e217800 | (n)<<5 | (d)) // the upper four
 
 // The lower eight int8 as int16, the lower four int16 as int32, the lower four bfloat16 as float32.
 #define SXTL8(n, d) WORD $(0x0f08a400 | (n)<<5 | (d))
 #define SXTL4(n, d) WORD $(0x0f10a400 | (n)<<5 | (d))
+#define SXTL8H(n, d) WORD $(0x4f08a400 | (n)<<5 | (d)) // the upper eight
+#define SXTL4H(n, d) WORD $(0x4f10a400 | (n)<<5 | (d)) // the upper four
 #define SHLL4(n, d) WORD $(0x2e613800 | (n)<<5 | (d))
 
 // n without the bits of m.

@@ -27,8 +27,8 @@ func sets() []Kernels {
 	five.softCap = func(x []float32, limit float32) { softCapAVX512(p(x), len(x), limit) }
 	five.expSum = func(x []float32, shift float32) float32 { return expSumAVX512(p(x), len(x), shift) }
 	five.attendAVX512()
-	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA {
-		two.unavailable = "this CPU lacks AVX2 or FMA"
+	if !cpu.X86.HasAVX2 || !cpu.X86.HasFMA || !cpu.X86.HasF16C {
+		two.unavailable = "this CPU lacks AVX2, FMA or F16C"
 		five.unavailable = two.unavailable
 	}
 	if !cpu.X86.HasAVX512F || !cpu.X86.HasAVX512DQ || !cpu.X86.HasAVX512VL {

@@ -8,7 +8,7 @@
 // 8 apart, 4 apart, 2 apart, 1 apart. Wherever the text says fma, the product
 // and the sum are rounded once.
 //
-// Start with Kernels, then twin.go.
+// Start with Kernels, then twin.go; how keys and values lie in memory is in cache.go.
 package vec
 
 import (
@@ -24,8 +24,7 @@ const Lanes = 16
 // Scores and Mix read them.
 const Chunk = 64
 
-// Tile is the number of query vectors that Scores and Mix serve in one pass
-// when they don't serve just one.
+// Tile is the most query vectors that Scores and Mix serve in one pass.
 const Tile = 4
 
 // Kernels is one set of kernels. All sets give the same bits.
@@ -182,21 +181,21 @@ func (k *Kernels) RopePairs(x, cos, sin []float32) {
 	k.ropePairs(x[:2*len(cos)], cos, sin)
 }
 
-// Scores multiplies rows (1 or Tile) query vectors by the Chunk keys of one
+// Scores multiplies rows (1 .. Tile) query vectors by the Chunk keys of one
 // key chunk: out[t*stride+j] = q_t · key_j, summed over dim in order, each key
 // widened to float32 first (one rounding in CacheQ8, none else).
 //
 //	q  [dim][rows]  the query vectors, interleaved
 func (k *Kernels) Scores(c CacheType, out []float32, stride int, q []float32, rows int, keys []byte, dim int) {
-	need((rows == 1 || rows == Tile) && dim%Lanes == 0 && dim > 0 && stride >= Chunk)
+	need(rows >= 1 && rows <= Tile && dim%Lanes == 0 && dim > 0 && stride >= Chunk)
 	need(len(q) >= rows*dim && len(keys) >= c.PartBytes(dim) && len(out) >= (rows-1)*stride+Chunk)
 	k.scores[c](out, stride, q, rows, keys, dim)
 }
 
-// Mix adds weighted values to rows (1 or Tile) accumulators, in order of j:
+// Mix adds weighted values to rows (1 .. Tile) accumulators, in order of j:
 // acc[t*dim+d] += w[t*stride+j] * value(slot+j)[d] for j < n, of one value chunk.
 func (k *Kernels) Mix(c CacheType, acc []float32, w []float32, stride, rows int, values []byte, dim, slot, n int) {
-	need((rows == 1 || rows == Tile) && dim%Lanes == 0 && n >= 0 && slot >= 0 && slot+n <= Chunk)
+	need(rows >= 1 && rows <= Tile && dim%Lanes == 0 && n >= 0 && slot >= 0 && slot+n <= Chunk)
 	if n == 0 || dim == 0 {
 		return
 	}

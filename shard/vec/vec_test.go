@@ -143,7 +143,7 @@ func TestAttentionPiecesEqualTheirTwins(t *testing.T) {
 		for _, c := range CacheTypes() {
 			for _, dim := range []int{16, 32, 48, 64, 80, 96, 112, 128, 256} {
 				keys, values := parts(r, c, dim)
-				for _, rows := range []int{1, Tile} {
+				for rows := 1; rows <= Tile; rows++ {
 					for _, stride := range []int{Chunk, 3*Chunk + 16} {
 						at := fmt.Sprintf("%v dim=%d rows=%d stride=%d", c, dim, rows, stride)
 						q := noise(r, rows*dim, 1)
