@@ -179,12 +179,27 @@ func queryLine(q *Query, f []string) error {
 		n, err := strconv.Atoi(f[1])
 		q.Layers = n
 		return err
-	case "offer": // offer NAME START:END [MICROS a layer] [state]
+	case "cache":
+		c, err := wire.ParseCacheType(f[1])
+		q.Cache = c
+		return err
+	case "offer": // offer NAME START:END [MICROS a layer] [state] [keeps=TYPE,TYPE]
 		o := wire.Offer{Model: q.Model, Layers: uint32(q.Layers), Peer: f[1], State: wire.Online, CacheTypes: wire.AllCacheTypes, Seq: uint64(len(q.Offers)), Addrs: []string{"x"}}
 		if _, err := fmt.Sscanf(f[2], "%d:%d", &o.Start, &o.End); err != nil {
 			return err
 		}
 		for _, w := range f[3:] {
+			if types, ok := strings.CutPrefix(w, "keeps="); ok {
+				o.CacheTypes = 0
+				for _, name := range strings.Split(types, ",") {
+					c, err := wire.ParseCacheType(name)
+					if err != nil {
+						return err
+					}
+					o.CacheTypes |= wire.CacheTypesOf(c)
+				}
+				continue
+			}
 			switch w {
 			case "draining":
 				o.State = wire.Draining

@@ -20,6 +20,9 @@ func TestOpenRefused(t *testing.T) {
 		{"another model", func(o *wire.Open) { o.Model[0]++ }, wire.CodeWrongModel},
 		{"layers that it has not", func(o *wire.Open) { o.End++ }, wire.CodeWrongRange},
 		{"rows of another size", func(o *wire.Open) { o.Hidden++ }, wire.CodeBadShape},
+		{"a cache that it does not keep", func(o *wire.Open) { o.CacheType = wire.CacheQ8 }, wire.CodeWrongCache},
+		{"a cache that nobody knows", func(o *wire.Open) { o.CacheType = wire.MaxCacheType }, wire.CodeWrongCache},
+		{"a cache of twice the size", func(o *wire.Open) { o.CacheType, o.MaxLen = wire.CacheF32, 5000 }, wire.CodeBusy},
 		{"too long", func(o *wire.Open) { o.MaxLen = 8193 }, wire.CodeTooLong},
 		{"more than the whole cache", func(o *wire.Open) { o.MaxLen = 8192 }, wire.CodeBusy},
 	}
@@ -27,7 +30,7 @@ func TestOpenRefused(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(t *testing.T, w *hoptest.World) {
 				w.Cache.MaxBytes = 200 << 10
-				w.Join("q", 0, layers)
+				w.Join("q", 0, layers).Engine.Caches = wire.CacheTypesOf(wire.CacheF16, wire.CacheF32)
 				r := dial(w, "head", "q", p2p.ActivationProtocol)
 				o := open()
 				tt.change(o)

@@ -184,6 +184,48 @@ func TestPastIsLaw(t *testing.T) {
 	})
 }
 
+// TestCacheType: a session opened again with another type of cache finds nothing held and
+// computes anew, with other bits; back under the first it goes on where it was.
+func TestCacheType(t *testing.T) {
+	bubble(t, func(t *testing.T, w *hoptest.World) {
+		text := func(epoch uint32, kind wire.CacheType, held int) *raw {
+			t.Helper()
+			o := open()
+			o.Epoch, o.CacheType = epoch, kind
+			r, ok := ready(w, "head", "p", o)
+			if int(ok.Held) != held {
+				t.Errorf("epoch %d with %v: %d tokens held, want %d", epoch, kind, ok.Held, held)
+			}
+			return r
+		}
+		send := func(r *raw, epoch, seq uint32, past, rows int) wire.Frame {
+			a := step(seq, past, rows)
+			a.Epoch = epoch
+			r.send(a)
+			return r.get()
+		}
+		r := text(1, wire.DefaultCacheType, 0)
+		expect(t, send(r, 1, 1, 0, 10), 10)
+		r = text(2, wire.CacheQ8, 0)
+		if e, _ := send(r, 2, 2, 10, 1).(*wire.Error); e == nil || e.Code != wire.CodeCacheMiss || e.Held != 0 {
+			t.Errorf("a step on the other type's cache: %+v", e)
+		}
+		// The same step as the last of epoch 1: that answer is not this one's.
+		other, ok := send(r, 2, 1, 0, 10).(*wire.Result)
+		if !ok || slices.Equal(other.Payload, wire.Bytes(hoptest.Expect([]int32{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, layers, hidden, 1))) {
+			t.Errorf("with %v the answer is that of %v", wire.CacheQ8, wire.DefaultCacheType)
+		}
+		r = text(3, wire.DefaultCacheType, 10)
+		expect(t, send(r, 3, 4, 10, 1), 11)
+		// Neither reads nor writes a cache, but computes as the session does.
+		a := step(5, 0, 12)
+		a.Epoch, a.Mode = 3, wire.Stateless
+		r.send(a)
+		expect(t, r.get(), 12)
+		_ = r.s.Close()
+	})
+}
+
 // TestBadRows: each is refused with its code, nothing is applied, the session goes on.
 func TestBadRows(t *testing.T) {
 	bubble(t, func(t *testing.T, w *hoptest.World) {

@@ -141,7 +141,8 @@ func (e *Engine) NewState(start, end int, t wire.CacheType) (cache.State, error)
 
 // StateBytes implements hop.Engine.
 func (e *Engine) StateBytes(start, end int, t wire.CacheType, maxLen int) int64 {
-	return int64(end-start) * int64(maxLen) * 8
+	size := map[wire.CacheType]int64{wire.CacheF32: 16, wire.CacheF16: 8, wire.CacheQ8: 4}[t]
+	return int64(end-start) * int64(maxLen) * size
 }
 
 // Forward implements hop.Engine.

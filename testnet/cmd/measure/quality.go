@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/meshnet/meshnet/p2p/wire"
 )
 
 // qualityTokens are scored in one context: with 49,152 logits each, 400 MB a file.
@@ -17,7 +19,7 @@ const qualityTokens = 2000
 
 // quality shows what computing with quantized rows costs: for each file, the
 // divergence of our logits and of the reference engine's from a float forward pass
-// over the same weights, and both engines' perplexity.
+// over the same weights, and both engines' perplexity; ours with each type of cache.
 //
 // The float pass is the reference engine's too, over the file's weights as F32: so it
 // is independent of our engine, but for the reading of the types, which other tests
@@ -32,16 +34,20 @@ func (m *measure) quality(files []string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Println("| file | perplexity: float | ours | reference | mean KL, nats: ours | reference | ours − reference ± standard error |")
-	fmt.Println("|---|---|---|---|---|---|---|")
+	fmt.Println("| file | cache | perplexity: float | ours | reference | mean KL, nats: ours | reference | ours − reference ± standard error | ours − ours with f32 ± standard error |")
+	fmt.Println("|---|---|---|---|---|---|---|---|---|")
 	for _, file := range files {
 		r, err := m.qualityOf(file, string(text))
 		if err != nil {
 			return fmt.Errorf("%s: %w", file, err)
 		}
-		diff, deviation := r.difference()
-		fmt.Printf("| %s | %.3f | %.3f | %.3f | %.5f | %.5f | %+.5f ± %.5f |\n", filepath.Base(file),
-			math.Exp(r.exact), math.Exp(r.ours.nll), math.Exp(r.theirs.nll), mean(r.ours.kl), mean(r.theirs.kl), diff, deviation)
+		for i, c := range wire.AllCacheTypes.Names() {
+			ours := &r.ours[i]
+			diff, deviation := difference(ours.kl, r.theirs.kl)
+			more, spread := difference(ours.kl, r.ours[0].kl)
+			fmt.Printf("| %s | %s | %.3f | %.3f | %.3f | %.5f | %.5f | %+.5f ± %.5f | %+.6f ± %.6f |\n", filepath.Base(file), c,
+				math.Exp(r.exact), math.Exp(ours.nll), math.Exp(r.theirs.nll), mean(ours.kl), mean(r.theirs.kl), diff, deviation, more, spread)
+		}
 	}
 	return nil
 }
@@ -53,15 +59,16 @@ type distance struct {
 }
 
 type qualities struct {
-	exact        float64 // NLL of the float pass
-	ours, theirs distance
+	exact  float64 // NLL of the float pass
+	theirs distance
+	ours   []distance // by type of cache
 }
 
-// difference is the mean of the divergences' differences and its standard error.
-func (q *qualities) difference() (diff, deviation float64) {
-	d := make([]float64, len(q.ours.kl))
+// difference is the mean of a − b and its standard error.
+func difference(a, b []float64) (diff, deviation float64) {
+	d := make([]float64, len(a))
 	for i := range d {
-		d[i] = q.ours.kl[i] - q.theirs.kl[i]
+		d[i] = a[i] - b[i]
 	}
 	diff = mean(d)
 	for _, x := range d {
@@ -117,14 +124,17 @@ func (m *measure) qualityOf(file, text string) (qualities, error) {
 	if err != nil {
 		return q, fmt.Errorf("the reference: %w", err)
 	}
-	ours, err := logits("ours", func(out string) error {
-		return m.shell(m.binary, "generate", "--model", file, "--ids", list, "--tokens", "1", "--logits", out)
-	})
-	if err != nil {
-		return q, err
-	}
+	q.theirs = exact.compare(theirs, ids)
 	q.exact = exact.compare(exact, ids).nll
-	q.ours, q.theirs = exact.compare(ours, ids), exact.compare(theirs, ids)
+	for _, c := range wire.AllCacheTypes.Names() {
+		ours, err := logits("ours", func(out string) error {
+			return m.shell(m.binary, "generate", "--model", file, "--cache-type", c, "--ids", list, "--tokens", "1", "--logits", out)
+		})
+		if err != nil {
+			return q, err
+		}
+		q.ours = append(q.ours, exact.compare(ours, ids))
+	}
 	return q, nil
 }
 
