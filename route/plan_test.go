@@ -91,35 +91,41 @@ func everyRoute(q Query, at int, hops []Hop) float64 {
 	return best
 }
 
+// randomMesh is a small one, with holes, shared layers and strange links.
+func randomMesh(r *rand.Rand) Query {
+	q := Query{Layers: 1 + r.IntN(6), Model: testModel, Head: "head"}
+	for i := range 1 + r.IntN(5) {
+		s := r.IntN(q.Layers)
+		o := wire.Offer{
+			Model: testModel, Layers: uint32(q.Layers), Peer: string(rune('a' + i)), State: wire.Online, CacheTypes: wire.AllCacheTypes,
+			Start: uint32(s), End: uint32(s + 1 + r.IntN(q.Layers-s)), DecodeMicros: uint32(r.IntN(20_000)),
+		}
+		if r.IntN(2) == 0 {
+			o.RTT = append(o.RTT, wire.RTT{Peer: string(rune('a' + r.IntN(5))), Micros: uint32(r.IntN(5000))})
+		}
+		q.Offers = append(q.Offers, o)
+	}
+	for range r.IntN(6) {
+		names := []p2p.PeerID{"a", "b", "c", "d", "e", "head"}
+		q.Links = append(q.Links, Link{From: names[r.IntN(6)], To: names[r.IntN(6)], Micros: uint32(r.IntN(8000)), Down: r.IntN(3) == 0})
+	}
+	// A head is not cut off from a peer that answers it, and the last word on a
+	// link counts: keep one statement each.
+	seen := map[[2]p2p.PeerID]bool{}
+	q.Links = slices.DeleteFunc(q.Links, func(l Link) bool {
+		k := [2]p2p.PeerID{l.From, l.To}
+		dup := seen[k] || l.From == l.To || l.Down && (l.From == "head" || l.To == "head")
+		seen[k] = true
+		return dup
+	})
+	return q
+}
+
 // TestPlanIsBest compares Plan with every route there is, over random small meshes.
 func TestPlanIsBest(t *testing.T) {
 	for seed := range uint64(3000) {
 		r := rand.New(rand.NewPCG(seed, 7))
-		q := Query{Layers: 1 + r.IntN(6), Model: testModel, Head: "head"}
-		for i := range 1 + r.IntN(5) {
-			s := r.IntN(q.Layers)
-			o := wire.Offer{
-				Model: testModel, Layers: uint32(q.Layers), Peer: string(rune('a' + i)), State: wire.Online, CacheTypes: wire.AllCacheTypes,
-				Start: uint32(s), End: uint32(s + 1 + r.IntN(q.Layers-s)), DecodeMicros: uint32(r.IntN(20_000)),
-			}
-			if r.IntN(2) == 0 {
-				o.RTT = append(o.RTT, wire.RTT{Peer: string(rune('a' + r.IntN(5))), Micros: uint32(r.IntN(5000))})
-			}
-			q.Offers = append(q.Offers, o)
-		}
-		for range r.IntN(6) {
-			names := []p2p.PeerID{"a", "b", "c", "d", "e", "head"}
-			q.Links = append(q.Links, Link{From: names[r.IntN(6)], To: names[r.IntN(6)], Micros: uint32(r.IntN(8000)), Down: r.IntN(3) == 0})
-		}
-		// A head is not cut off from a peer that answers it, and the last word on a
-		// link counts: keep one statement each.
-		seen := map[[2]p2p.PeerID]bool{}
-		q.Links = slices.DeleteFunc(q.Links, func(l Link) bool {
-			k := [2]p2p.PeerID{l.From, l.To}
-			dup := seen[k] || l.From == l.To || l.Down && (l.From == "head" || l.To == "head")
-			seen[k] = true
-			return dup
-		})
+		q := randomMesh(r)
 		again := fmt.Sprintf("go test -run TestPlanIsBest (seed %d): %+v", seed, q)
 		best := everyRoute(q, 0, nil)
 		got, err := Plan(q)
@@ -146,6 +152,73 @@ func TestPlanIsBest(t *testing.T) {
 		})
 		if other, _ := Plan(shuffled); other.String() != got.String() {
 			t.Fatalf("%s: %v, with the offers in another order %v", again, got, other)
+		}
+	}
+}
+
+// TestMend: hops that stay do so with their layers, what is between is planned, and
+// the times are those of the route that comes out.
+func TestMend(t *testing.T) {
+	mended := 0
+	for seed := range uint64(3000) {
+		r := rand.New(rand.NewPCG(seed, 8))
+		q := randomMesh(r)
+		planned, err := Plan(q)
+		if err != nil {
+			continue
+		}
+		again := fmt.Sprintf("go test -run TestMend (seed %d): %+v, planned %v", seed, q, planned)
+		var stay, lost []Hop
+		gaps := 0
+		for _, h := range planned.Hops {
+			if r.IntN(2) == 0 {
+				stay = append(stay, h)
+				continue
+			}
+			if len(lost) == 0 || lost[len(lost)-1].End != h.Start {
+				gaps++
+			}
+			lost = append(lost, h)
+		}
+		if len(lost) > 0 && r.IntN(2) == 0 { // the peer is gone, not only its rows
+			q.Banned = map[p2p.PeerID]bool{lost[0].Peer.ID: true}
+		}
+		got, err := Mend(q, stay)
+		if err != nil {
+			if gaps < 2 && len(q.Banned) == 0 {
+				t.Fatalf("%s: %v stay: %v", again, stay, err)
+			}
+			continue
+		}
+		mended++
+		at, seen := 0, map[p2p.PeerID]bool{}
+		for _, h := range got.Hops {
+			if h.Start != at || h.End <= at || seen[h.Peer.ID] || q.Banned[h.Peer.ID] {
+				t.Fatalf("%s: %v is no route", again, got)
+			}
+			at, seen[h.Peer.ID] = h.End, true
+		}
+		for _, h := range stay {
+			if !slices.ContainsFunc(got.Hops, func(g Hop) bool { return g.Peer.ID == h.Peer.ID && g.Start == h.Start && g.End == h.End }) {
+				t.Fatalf("%s: %v did not stay in %v", again, h, got)
+			}
+		}
+		if c := slowest(q, got.Hops); at != q.Layers || math.Abs(c-float64(got.PredictedMicros())) > float64(len(got.Hops)) {
+			t.Fatalf("%s: %v ends at layer %d, predicts %d µs, costs %.1f", again, got, at, got.PredictedMicros(), c)
+		}
+		if gaps == 0 && got.String() != planned.String() {
+			t.Fatalf("%s: all stay, and it became %v", again, got)
+		}
+	}
+	if mended < 1000 {
+		t.Errorf("only %d meshes were mended", mended)
+	}
+	for _, stay := range [][]Hop{{{Peer: p2p.Peer{ID: "a"}, Start: 2, End: 9}}, {{Peer: p2p.Peer{ID: "x"}, Start: 0, End: 4}}, {{Peer: p2p.Peer{ID: "a"}, Start: 2, End: 4}, {Peer: p2p.Peer{ID: "b"}, Start: 0, End: 2}}} {
+		q := Query{Layers: 4, Model: testModel, Head: "head", Offers: []wire.Offer{
+			{Model: testModel, Layers: 4, Peer: "a", End: 4, State: wire.Online, CacheTypes: wire.AllCacheTypes}, {Model: testModel, Layers: 4, Peer: "b", End: 4, State: wire.Online, CacheTypes: wire.AllCacheTypes},
+		}}
+		if got, err := Mend(q, stay); err == nil {
+			t.Errorf("%v stay: %v", stay, got)
 		}
 	}
 }

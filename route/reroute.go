@@ -51,6 +51,9 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 			return s.fail(fmt.Errorf("gave up after %d deadlines missed within one step, the last of them for %s: %s", s.patience, Ranges([][2]int{s.spanOf(f)}), f.Peer.Short()))
 		}
 	}
+	if filling && s.phase == sending && f.Hop != s.fill {
+		s.held[s.fill] = max(s.held[s.fill], s.step.Past/2) // it holds some by now; how much, it says when opened
+	}
 	cause := s.blame(at, f)
 	stood := s.phase == sending
 	if stood {
@@ -233,7 +236,7 @@ func (s *Session) query(at time.Duration, pardon map[p2p.PeerID]bool) Query {
 
 // plan opens the best route, or waits for one.
 func (s *Session) plan(at time.Duration) []Action {
-	r, err := Plan(s.query(at, nil))
+	r, err := s.best(s.query(at, nil))
 	why, until := err, s.lostAt+routeWait
 	var gap *GapError
 	if errors.As(err, &gap) && gap.Banned {
@@ -248,7 +251,7 @@ func (s *Session) plan(at time.Duration) []Action {
 			}
 		}
 		if len(pardon) > 0 {
-			r, err = Plan(s.query(at, pardon))
+			r, err = s.best(s.query(at, pardon))
 		}
 	}
 	if why == nil {

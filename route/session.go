@@ -72,7 +72,8 @@ type Session struct {
 
 	epoch    uint32
 	route    Route
-	held     []int // tokens that each hop of the route holds
+	stood    Route // the last that was opened
+	held     []int // tokens that each hop of it holds
 	answered int   // tokens whose step was answered, in any epoch
 	seq      uint32
 	last     Send
@@ -216,7 +217,7 @@ func (s *Session) moveAway(at time.Duration) ([]Action, bool) {
 	if i < 0 || s.stay {
 		return nil, false
 	}
-	r, err := Plan(s.query(at, nil))
+	r, err := s.best(s.query(at, nil))
 	if err != nil {
 		s.stay = true // until the view changes; the hop serves on
 		return nil, false
@@ -318,7 +319,7 @@ func (s *Session) opened(at time.Duration, ev Opened) []Action {
 			s.sever(s.route.Hops[i].Peer.ID, s.route.Hops[i+1].Peer.ID, at)
 		}
 	}
-	s.lost = false
+	s.lost, s.stood = false, s.route
 	acts := []Action{Say{SayRoute, s.route.String()}}
 	if s.step != nil {
 		return append(acts, s.send(at)...)
