@@ -152,6 +152,7 @@ const keptOver = 50
 // measure fills in the recoveries.
 func (rep *Report) measure(watched []watch, all []struck, began time.Time) {
 	alone, bare, noticed, overlapping, prompt := tally{}, tally{}, tally{}, tally{}, tally{}
+	told := map[string]bool{}
 	for _, w := range watched {
 		from, to, ok := w.silence()
 		if !ok {
@@ -179,6 +180,12 @@ func (rep *Report) measure(watched []watch, all []struck, began time.Time) {
 			over -= replay
 		}
 		if over > goals[kind] && w.answering() && len(rep.OverGoal) < keptOver {
+			for i, trace := range what {
+				if told[trace] {
+					what[i] = "as above"
+				}
+				told[trace] = true
+			}
 			rep.OverGoal = append(rep.OverGoal, w.line(began, took, replay, knew.Sub(from), others, what))
 		}
 	}
