@@ -44,7 +44,7 @@ type MeshConfig struct {
 }
 
 // keptRecoveries are remembered for status.
-const keptRecoveries = 32
+const keptRecoveries = 128
 
 // Mesh is a head's side of the mesh: what its sessions share.
 type Mesh struct {

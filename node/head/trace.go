@@ -39,12 +39,13 @@ func (t *trace) add(at time.Duration, what any) {
 	}
 }
 
-// String is a line: what happened, each with the ms since the first failure.
+// String is a line: what happened, each with the ms since the first failure, or since
+// the step began, where nothing failed and a hop only leaves.
 func (t *trace) String() string {
-	if !t.bad {
+	if !t.bad || len(t.marks) == 0 {
 		return ""
 	}
-	var zero time.Duration
+	zero := t.marks[0].at
 	for _, m := range t.marks {
 		if _, ok := m.what.(route.Failed); ok {
 			zero = m.at
