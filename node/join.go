@@ -117,7 +117,7 @@ func Run(ctx context.Context, cfg JoinConfig) (err error) {
 	defer v.engine.Close()
 	v.server, err = hop.NewServer(hop.ServerConfig{
 		Engine: HopEngine(v.engine), Cache: v.cache, Streamer: v.node.host, Hearts: v.node.hearts, Model: cfg.Model.Fingerprint,
-		Start: v.cfg.Start, End: v.cfg.End, Layers: info.Layers, Hidden: info.Hidden, MaxLen: min(info.Context, head.MaxSessionLen), Logger: v.node.log,
+		Start: v.cfg.Start, End: v.cfg.End, Layers: info.Layers, Hidden: info.Hidden, MaxLen: min(info.Context, head.MaxSessionLen), Sign: v.node.host.Sign, Logger: v.node.log,
 	})
 	if err != nil {
 		return err

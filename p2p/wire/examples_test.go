@@ -22,6 +22,13 @@ func testModel() (m Fingerprint) {
 	return m
 }
 
+func testDigest(first byte) (d Digest) {
+	for i := range d {
+		d[i] = first + 3*byte(i)
+	}
+	return d
+}
+
 func f32le(x ...float32) []byte {
 	var b []byte
 	for _, v := range x {
@@ -51,6 +58,9 @@ func examples() []example {
 		{"CLOSE", &Close{Session: s, Epoch: 1}},
 		{"ERROR", &Error{Session: s, Epoch: 2, Seq: 302, Code: CodeCacheMiss, Held: 128, Text: "the session was evicted"}},
 		{"RESEND", &Resend{Session: s, Epoch: 2, Seq: 303, Past: 128, Rows: 113, Deadline: 7000, Back: true}},
+		{"ATTEST", &Attest{Session: s, Epoch: 2, Seq: 1<<31 + 4, Rows: 300}},
+		{"ATTESTED", &Attested{Session: s, Epoch: 2, Seq: 1<<31 + 4, Start: 12, End: 24, Rows: 300,
+			In: testDigest(1), Out: testDigest(2), Signature: bytes.Repeat([]byte{0x5b}, 64)}},
 		{"OFFER_REQUEST", &OfferRequest{Network: "home", Model: testModel()}},
 		{"OFFER_ANSWER", &OfferAnswer{Network: "home", Offers: signed}},
 	}

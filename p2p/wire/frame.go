@@ -26,6 +26,8 @@ const (
 	KindClose
 	KindError
 	KindResend
+	KindAttest
+	KindAttested
 
 	KindOfferRequest Kind = 16
 	KindOfferAnswer  Kind = 17
@@ -34,7 +36,8 @@ const (
 var kindNames = map[Kind]string{
 	KindOpen: "OPEN", KindReady: "READY", KindActivation: "ACTIVATION", KindResult: "RESULT",
 	KindCredit: "CREDIT", KindPing: "PING", KindLeaving: "LEAVING", KindClose: "CLOSE",
-	KindError: "ERROR", KindResend: "RESEND", KindOfferRequest: "OFFER_REQUEST", KindOfferAnswer: "OFFER_ANSWER",
+	KindError: "ERROR", KindResend: "RESEND", KindAttest: "ATTEST", KindAttested: "ATTESTED",
+	KindOfferRequest: "OFFER_REQUEST", KindOfferAnswer: "OFFER_ANSWER",
 }
 
 func (k Kind) String() string {
@@ -45,7 +48,7 @@ func (k Kind) String() string {
 }
 
 // Frame is any of the structs with a Kind: the frames of a session (*Open to
-// *Resend) and those of an offer stream (*OfferRequest, *OfferAnswer).
+// *Attested) and those of an offer stream (*OfferRequest, *OfferAnswer).
 type Frame interface {
 	Kind() Kind
 	append(dst []byte) []byte
@@ -183,6 +186,10 @@ func newFrame(k Kind) Frame {
 		return new(Error)
 	case KindResend:
 		return new(Resend)
+	case KindAttest:
+		return new(Attest)
+	case KindAttested:
+		return new(Attested)
 	case KindOfferRequest:
 		return new(OfferRequest)
 	case KindOfferAnswer:
@@ -199,6 +206,10 @@ func (k Kind) elements() int {
 		return 14
 	case KindReady:
 		return 6
+	case KindAttest:
+		return 5
+	case KindAttested:
+		return 10
 	case KindActivation:
 		return 12
 	case KindResult:

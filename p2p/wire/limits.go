@@ -53,7 +53,7 @@ func (k Kind) limit() int {
 		return MaxFrame - prefix
 	case KindOfferRequest, KindOfferAnswer:
 		return MaxOfferFrame - prefix
-	case KindOpen, KindReady, KindCredit, KindPing, KindLeaving, KindClose, KindError, KindResend:
+	case KindOpen, KindReady, KindCredit, KindPing, KindLeaving, KindClose, KindError, KindResend, KindAttest, KindAttested:
 		return MaxHeader - prefix
 	}
 	return 0

@@ -220,6 +220,11 @@ func TestRefusals(t *testing.T) {
 		change(&f)
 		return &f
 	}
+	attested := func(change func(*Attested)) Frame {
+		f := Attested{End: 1, Rows: 1, Signature: []byte{1}}
+		change(&f)
+		return &f
+	}
 	for _, tc := range []struct {
 		frame Frame
 		field string
@@ -260,6 +265,13 @@ func TestRefusals(t *testing.T) {
 		{&Resend{}, "rows", CodeBadFrame},
 		{&Resend{Rows: MaxRows + 1}, "rows", CodeBadFrame},
 		{&Resend{Rows: 1, Past: MaxTokens + 1}, "past_len", CodeBadFrame},
+		{&Attest{}, "rows", CodeBadFrame},
+		{&Attest{Rows: MaxTokens + 1}, "rows", CodeBadFrame},
+		{attested(func(f *Attested) { f.Rows = 0 }), "rows", CodeBadFrame},
+		{attested(func(f *Attested) { f.Start = f.End }), "start, end", CodeBadFrame},
+		{attested(func(f *Attested) { f.End = MaxLayers + 1 }), "start, end", CodeBadFrame},
+		{attested(func(f *Attested) { f.Signature = nil }), "signature", CodeBadFrame},
+		{attested(func(f *Attested) { f.Signature = make([]byte, 129) }), "signature", CodeBadFrame},
 		{&Error{Code: 1, Peer: strings.Repeat("x", 129)}, "peer", CodeBadFrame},
 		{&OfferRequest{}, "network", CodeBadFrame},
 		{&OfferRequest{Network: strings.Repeat("x", 65)}, "network", CodeBadFrame},
@@ -296,7 +308,7 @@ func TestHostileBytes(t *testing.T) {
 		"length over the cap":         "00800000",
 		"a map":                       "000000108103",
 		"kind 0":                      "0000000a9300",
-		"kind 11":                     "0000000a930b",
+		"kind 13":                     "0000000a930d",
 		"a PING of 1 MiB":             "001000009b06",
 		"an OPEN of 5 KiB":            "000014009d01",
 		"an offer answer of 1 MiB":    "001000009311",

@@ -22,7 +22,8 @@ func BackRows(hidden int) int {
 	return min(wire.MaxChunkRows, max(chunkLeast, creditPiece/(4*max(hidden, 1))))
 }
 
-// backs are the rows that hops were asked to give back. Under Circuit.mu.
+// backs are what hops were asked for besides steps: rows to give back, or an
+// Attested. Under Circuit.mu.
 type backs struct {
 	n     uint32 // asked so far
 	asked map[uint32]*back
@@ -34,7 +35,10 @@ type back struct {
 	rows uint32
 	x    []float32
 	err  *Error
-	done chan struct{} // closed when x or err is there
+	done chan struct{} // closed when x, signed or err is there
+
+	verify Verifier // of an Attested; nil where rows are asked for
+	signed *wire.Attested
 }
 
 // take removes what a hop was asked for, nil if it was not.
@@ -64,16 +68,32 @@ func (c *Circuit) Kept(ctx context.Context, hop, past, rows int) ([]float32, err
 	if hop < 0 || hop >= len(c.legs) || past < 0 || rows <= 0 || rows > wire.MaxRows {
 		return nil, fmt.Errorf("kept rows [%d, %d) of hop %d of %d", past, past+rows, hop, len(c.legs))
 	}
-	l := c.legs[hop]
-	w := &back{leg: hop, rows: uint32(rows), done: make(chan struct{})}
+	w := &back{leg: hop, rows: uint32(rows)}
+	err := c.ask(ctx, w, func(seq uint32) wire.Frame {
+		q := &wire.Resend{Session: c.req.Session, Epoch: c.req.Epoch, Seq: seq, Past: uint32(past), Rows: uint32(rows), Back: true}
+		if at, ok := ctx.Deadline(); ok {
+			q.Deadline = uint32(max(1, time.Until(at).Milliseconds()))
+		}
+		return q
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w.x, nil
+}
+
+// ask sends a question to a hop and waits for the answer.
+func (c *Circuit) ask(ctx context.Context, w *back, frame func(seq uint32) wire.Frame) error {
+	l := c.legs[w.leg]
+	w.done = make(chan struct{})
 	c.mu.Lock()
 	if c.closed || len(c.backs.asked) >= maxBacks {
 		closed := c.closed
 		c.mu.Unlock()
 		if closed {
-			return nil, errOver
+			return errOver
 		}
-		return nil, &Error{Hop: hop, Peer: l.hop.Peer.ID, Side: Local, Silent: true, Text: "rows that it was asked for"}
+		return &Error{Hop: l.i, Peer: l.hop.Peer.ID, Side: Local, Silent: true, Text: "what it was asked for"}
 	}
 	if c.backs.asked == nil {
 		c.backs.asked = map[uint32]*back{}
@@ -83,11 +103,7 @@ func (c *Circuit) Kept(ctx context.Context, hop, past, rows int) ([]float32, err
 	c.backs.asked[seq] = w
 	c.mu.Unlock()
 
-	q := &wire.Resend{Session: c.req.Session, Epoch: c.req.Epoch, Seq: seq, Past: uint32(past), Rows: uint32(rows), Back: true}
-	if at, ok := ctx.Deadline(); ok {
-		q.Deadline = uint32(max(1, time.Until(at).Milliseconds()))
-	}
-	if err := l.c.write(q, 0); err != nil {
+	if err := l.c.write(frame(seq), 0); err != nil {
 		c.breakLeg(l, &Error{Hop: l.i, Peer: l.hop.Peer.ID, Side: Local, Err: err})
 	}
 	select {
@@ -95,19 +111,19 @@ func (c *Circuit) Kept(ctx context.Context, hop, past, rows int) ([]float32, err
 	case <-l.gone:
 	case <-c.ctx.Done():
 	case <-ctx.Done(): // it stays asked for: what comes yet is no nonsense
-		return nil, fmt.Errorf("kept rows: %w", context.Cause(ctx))
+		return fmt.Errorf("ask a hop: %w", context.Cause(ctx))
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case w.x != nil:
-		return w.x, nil
+	case w.x != nil || w.signed != nil:
+		return nil
 	case w.err != nil:
-		return nil, w.err
+		return w.err
 	case l.err != nil:
-		return nil, l.err
+		return l.err
 	}
-	return nil, errOver
+	return errOver
 }
 
 var errOver = errors.New("the circuit is closed")
@@ -117,7 +133,7 @@ func (c *Circuit) cameBack(l *leg, f *wire.Result, nonsense func(wire.Code, stri
 	c.mu.Lock()
 	w := c.backs.take(f.Seq, l.i)
 	c.mu.Unlock()
-	if w == nil {
+	if w == nil || w.verify != nil {
 		return nonsense(wire.CodeBadFrame, "rows back that were not asked for")
 	}
 	x, code := payloadOf(f.Payload, f.Rows, f.Hidden, f.DType, c.req.Hidden)

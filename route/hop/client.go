@@ -392,6 +392,8 @@ func (c *Circuit) frame(l *leg, f wire.Frame) *Error {
 		if f.Session == c.req.Session && f.Epoch == c.req.Epoch {
 			c.reported(l, f)
 		}
+	case *wire.Attested:
+		return c.attested(l, f, nonsense)
 	case *wire.Credit:
 		l.c.credited(f.Bytes)
 	case *wire.Ping:

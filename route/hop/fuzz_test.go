@@ -34,6 +34,8 @@ func FuzzSession(f *testing.F) {
 	resend := &wire.Resend{Session: sid, Epoch: 1, Seq: 9, Rows: 3, Deadline: 1000}
 	f.Add(frame(resend), false)
 	f.Add(frame(resend), true)
+	f.Add(append(append([]byte{}, good...), frame(&wire.Attest{Session: sid, Epoch: 1, Seq: 1 << 31, Rows: 3})...), false)
+	f.Add(frame(&wire.Attest{Session: sid, Epoch: 1, Seq: 1 << 31, Rows: 3}), true)
 	fill := step(9, 0, 3)
 	fill.Mode, fill.Want = wire.Refill, 0
 	f.Add(frame(fill), false)

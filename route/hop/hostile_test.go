@@ -409,6 +409,7 @@ func TestForeignWords(t *testing.T) {
 			"RESULT":  &wire.Result{Session: sid, Epoch: 1, Seq: 1, Rows: 1, DType: wire.F32, Hidden: hidden, Payload: make([]byte, 4*hidden)},
 			"OPEN":    open(),
 			"RESEND":  &wire.Resend{Session: sid, Epoch: 1, Seq: 2, Rows: 4, Back: true},
+			"ATTEST":  &wire.Attest{Session: sid, Epoch: 1, Seq: 1 << 31, Rows: 4},
 			"CREDIT":  &wire.Credit{Session: sid, Epoch: 1, Bytes: 1 << 30},
 			"STEP":    step(2, 4, 1),
 			"PING":    &wire.Ping{Session: sid, Epoch: 1, Nonce: 1},

@@ -12,6 +12,7 @@ import (
 type counters struct {
 	opened, steps, rows, micros, repeats atomic.Uint64
 	resent, refilled                     atomic.Uint64     // rows
+	attested                             atomic.Uint64     // signed digests
 	crowded                              atomic.Uint64     // streams reset because too many were there
 	refused                              [32]atomic.Uint64 // by code
 }
@@ -34,13 +35,14 @@ var (
 	descKept     = prometheus.NewDesc("meshnet_hop_kept_bytes", "Output kept to feed a hop that takes the next one's place, at most KeepBytes.", nil, nil)
 	descResent   = prometheus.NewDesc("meshnet_hop_rows_resent_total", "Kept rows given once more, not computed.", nil, nil)
 	descRefilled = prometheus.NewDesc("meshnet_hop_rows_refilled_total", "Rows computed for this peer alone, in place of a hop that was lost.", nil, nil)
+	descAttested = prometheus.NewDesc("meshnet_hop_attested_total", "Digests of sessions signed for heads that check.", nil, nil)
 	descCrowded  = prometheus.NewDesc("meshnet_hop_crowded_total", "Streams reset before they said anything: too many of the peer, or of all.", nil, nil)
 	descRefused  = prometheus.NewDesc("meshnet_hop_refused_total", "Openings and steps refused, by code.", []string{"code"}, nil)
 )
 
 // Describe implements prometheus.Collector.
 func (s *Server) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSessions, descOpened, descParked, descWaiting, descSteps, descRows, descSeconds, descRepeats, descKept, descResent, descRefilled, descCrowded, descRefused} {
+	for _, d := range []*prometheus.Desc{descSessions, descOpened, descParked, descWaiting, descSteps, descRows, descSeconds, descRepeats, descKept, descResent, descRefilled, descAttested, descCrowded, descRefused} {
 		ch <- d
 	}
 }
@@ -65,6 +67,7 @@ func (s *Server) Collect(ch chan<- prometheus.Metric) {
 	gauge(descKept, float64(s.keep.bytes()))
 	count(descResent, float64(s.count.resent.Load()))
 	count(descRefilled, float64(s.count.refilled.Load()))
+	count(descAttested, float64(s.count.attested.Load()))
 	count(descCrowded, float64(s.count.crowded.Load()))
 	for code := range s.count.refused {
 		if n := s.count.refused[code].Load(); n > 0 {

@@ -100,6 +100,7 @@ func (ss *session) lacking(ctx context.Context, it item) (rows int, micros int64
 		return 0, 0, nil
 	}
 	x := it.x[(held-past)*ss.srv.cfg.Hidden:]
+	links := ss.inLinks(held, x)
 	micros, err = ss.srv.loop.do(ctx, ss.owner, Work{State: entry.State(), Rows: end - held, X: x}, false)
 	if err != nil {
 		return 0, 0, err
@@ -109,6 +110,7 @@ func (ss *session) lacking(ctx context.Context, it item) (rows int, micros int64
 		ss.srv.cfg.Cache.Drop(ss.open.Session)
 		return 0, 0, fmt.Errorf("the state holds %d tokens after %d+%d", got, held, end-held)
 	}
+	ss.counted(held, links, x)
 	ss.keepRows(held, x)
 	return end - held, micros, nil
 }

@@ -27,7 +27,9 @@ type ServerConfig struct {
 	Layers   int // of the whole model
 	Hidden   int // values a row
 	MaxLen   int // tokens a session may grow to
-	Logger   *slog.Logger
+	// Sign signs as this peer, for heads that check what it computes; nil: it attests nothing.
+	Sign   func(msg []byte) ([]byte, error)
+	Logger *slog.Logger
 
 	// SessionsPerHead bounds what one head may hold here; 0: 8, as many as a head
 	// answers at once. NewPerSecond and NewBurst bound how fast it opens them;

@@ -55,8 +55,10 @@ type session struct {
 	inbox  []item
 	full   chan struct{} // something is in the inbox
 
-	kept  *kept // the worker's; nil after the last layer
-	saved saved // the worker's; taken over by a later epoch over the same layers
+	kept    *kept  // the worker's; nil after the last layer
+	saved   saved  // the worker's; taken over by a later epoch over the same layers
+	chains  chains // as saved, but of the same dtype too
+	attests atomic.Int32
 
 	came                 atomic.Int64 // unix ns of the last activation
 	lastSeq              atomic.Uint32
@@ -66,13 +68,14 @@ type session struct {
 
 // item is an activation on its way from a reader to the worker.
 type item struct {
-	act  *wire.Activation // without its payload
-	ask  *wire.Resend     // instead of all but from and at
-	x    []float32
-	size int // bytes of payload
-	wire int // bytes of the whole frame
-	from *conn
-	at   time.Time
+	act    *wire.Activation // without its payload
+	ask    *wire.Resend     // instead of all but from and at
+	attest *wire.Attest     // instead of all but from
+	x      []float32
+	size   int // bytes of payload
+	wire   int // bytes of the whole frame
+	from   *conn
+	at     time.Time
 }
 
 // saved is the answer to the step that was applied last.
@@ -171,6 +174,9 @@ func (ss *session) admit(old *session) (held int, no *refusal) {
 		}
 		if old.key() == ss.key() {
 			ss.saved = old.saved
+			if old.open.DType == ss.open.DType {
+				ss.chains = old.chains
+			}
 		}
 	}
 	if int(ss.open.End) < ss.srv.cfg.Layers {
@@ -282,6 +288,11 @@ func (ss *session) read(c *conn, head bool) error {
 			}
 		case *wire.Resend:
 			if err := ss.asked(c, f, head); err != nil {
+				ss.tell(wire.Error{Seq: f.Seq, Code: wire.CodeBadFrame, Peer: accused, Text: err.Error()})
+				return toldError{err}
+			}
+		case *wire.Attest:
+			if err := ss.attestAsked(c, f, head); err != nil {
 				ss.tell(wire.Error{Seq: f.Seq, Code: wire.CodeBadFrame, Peer: accused, Text: err.Error()})
 				return toldError{err}
 			}

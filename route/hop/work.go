@@ -20,8 +20,12 @@ func (ss *session) work() {
 		if !ok {
 			return
 		}
-		if it.ask != nil {
+		switch {
+		case it.ask != nil:
 			ss.resend(it)
+			continue
+		case it.attest != nil:
+			ss.attest(it.attest)
 			continue
 		}
 		// Credit goes back now, not after computing: the inbox is what it bounds.
@@ -152,6 +156,7 @@ func (ss *session) stateful(ctx context.Context, it item) (int64, error) {
 	defer entry.Release()
 	// Whatever happens now, the answer to an earlier step is no longer the last one.
 	ss.saved = saved{}
+	links := ss.inLinks(int(a.Past), it.x)
 	micros, err := ss.srv.loop.do(ctx, ss.owner, Work{State: entry.State(), Rows: int(a.Rows), X: it.x}, a.Mode == wire.Decode)
 	if err != nil {
 		return 0, err
@@ -161,6 +166,7 @@ func (ss *session) stateful(ctx context.Context, it item) (int64, error) {
 		store.Drop(ss.open.Session)
 		return 0, fmt.Errorf("the state holds %d tokens after %d+%d", got, a.Past, a.Rows)
 	}
+	ss.counted(int(a.Past), links, it.x)
 	ss.saved = saved{seq: a.Seq, past: a.Past, rows: a.Rows, x: it.x}
 	return micros, nil
 }

@@ -1,7 +1,10 @@
 package hoptest
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -71,7 +74,7 @@ func (w *World) Join(id p2p.PeerID, start, end int) *Volunteer {
 	v.Server, err = hop.NewServer(hop.ServerConfig{
 		Engine: v.Engine, Cache: store, Streamer: peer, Hearts: v.Hearts, Model: Model,
 		Start: start, End: end, Layers: w.Layers, Hidden: w.Hidden, MaxLen: 8192, Logger: w.Log.With("peer", id),
-		NewBurst: 1000, KeepSession: w.Keep,
+		NewBurst: 1000, KeepSession: w.Keep, Sign: Signer(id),
 	})
 	if err != nil {
 		w.T.Fatal(err)
@@ -88,6 +91,23 @@ func (w *World) Join(id p2p.PeerID, start, end int) *Volunteer {
 	w.Dir.Put(v.Offer)
 	w.peers[id] = v
 	return v
+}
+
+// Signer signs as a peer, in a way that anybody can: who says something in whose name
+// is up to the test.
+func Signer(id p2p.PeerID) func(msg []byte) ([]byte, error) {
+	return func(msg []byte) ([]byte, error) {
+		sum := sha256.Sum256(append([]byte(id+"\n"), msg...))
+		return sum[:], nil
+	}
+}
+
+// Verify checks what a Signer signed.
+func Verify(peer string, msg, sig []byte) error {
+	if want, _ := Signer(p2p.PeerID(peer))(msg); !bytes.Equal(sig, want) {
+		return fmt.Errorf("not signed by %s", peer)
+	}
+	return nil
 }
 
 // Peer is a volunteer that joined.
