@@ -121,11 +121,41 @@ func packQ4m(scales, lines []byte, _ int, raw []byte) bool {
 	return finiteHalf(raw) && finiteHalf(raw[2:])
 }
 
+// putFives and putSixes store the lines of the eight quarters of a block, as form.parts has them.
+func putFives(lines []byte, q *[8]uint32) {
+	_ = lines[4*64+3]
+	le.PutUint32(lines, q[0]<<3|q[5]&(7*one4))
+	le.PutUint32(lines[64:], q[1]<<3|q[5]>>3&(3*one4)|q[7]>>1&(4*one4))
+	le.PutUint32(lines[2*64:], q[2]<<3|q[6]&(7*one4))
+	le.PutUint32(lines[3*64:], q[3]<<3|q[6]>>3&(3*one4)|q[7]>>2&(4*one4))
+	le.PutUint32(lines[4*64:], q[4]<<3|q[7]&(7*one4))
+}
+
+func putSixes(lines []byte, q *[8]uint32) {
+	_ = lines[5*64+3]
+	for i := range 3 {
+		le.PutUint32(lines[64*i:], q[i]<<2|q[6]>>(2*i)&(3*one4))
+		le.PutUint32(lines[64*(3+i):], q[3+i]<<2|q[7]>>(2*i)&(3*one4))
+	}
+}
+
+// fives is a block of 16 bytes of nibbles, and fifth bits of the values in order.
+func fives(lines, raw []byte, bits uint32) {
+	var q [8]uint32
+	_ = raw[15]
+	h := spreadBits(bits)
+	for k := range 4 {
+		v := le.Uint32(raw[4*k:])
+		q[k] = v&nib4 | h>>k&one4<<4
+		q[4+k] = v>>4&nib4 | h>>(4+k)&one4<<4
+	}
+	putFives(lines, &q)
+}
+
 func packQ5z(scales, lines []byte, _ int, raw []byte) bool {
 	_ = raw[21]
 	le.PutUint16(scales, le.Uint16(raw))
-	putNibbles(lines, raw[6:])
-	le.PutUint32(lines[4*64:], spreadBits(le.Uint32(raw[2:])))
+	fives(lines, raw[6:22], le.Uint32(raw[2:]))
 	return finiteHalf(raw)
 }
 
@@ -133,8 +163,7 @@ func packQ5m(scales, lines []byte, _ int, raw []byte) bool {
 	_, _ = raw[23], scales[33]
 	le.PutUint16(scales, le.Uint16(raw))
 	le.PutUint16(scales[32:], le.Uint16(raw[2:]))
-	putNibbles(lines, raw[8:])
-	le.PutUint32(lines[4*64:], spreadBits(le.Uint32(raw[4:])))
+	fives(lines, raw[8:24], le.Uint32(raw[4:]))
 	return finiteHalf(raw) && finiteHalf(raw[2:])
 }
 
@@ -174,19 +203,15 @@ func packQ4k(scales, lines []byte, lane int, raw []byte) bool {
 func packQ5k(scales, lines []byte, lane int, raw []byte) bool {
 	const stride = panelGroups * 5 * 64
 	for j := range 4 {
-		a, q, h := lines[2*j*stride:][:stride+4*64+4], raw[48+32*j:][:32], raw[16:][:32]
-		b := a[stride:]
-		var ha, hb uint32
-		for k := range 4 {
-			x, y := le.Uint32(q[4*k:]), le.Uint32(q[16+4*k:])
-			le.PutUint32(a[64*k:], x&nib4|y&nib4<<4)
-			le.PutUint32(b[64*k:], x>>4&nib4|y>>4&nib4<<4)
-			x, y = le.Uint32(h[4*k:])>>(2*j), le.Uint32(h[16+4*k:])>>(2*j)
-			ha |= x&one4<<k | y&one4<<(k+4)
-			hb |= x>>1&one4<<k | y>>1&one4<<(k+4)
+		q, h := raw[48+32*j:][:32], raw[16:][:32]
+		var a, b [8]uint32
+		for k := range a {
+			x, y := le.Uint32(q[4*k:]), le.Uint32(h[4*k:])>>(2*j)
+			a[k] = x&nib4 | y&one4<<4
+			b[k] = x>>4&nib4 | y>>1&one4<<4
 		}
-		le.PutUint32(a[4*64:], ha)
-		le.PutUint32(b[4*64:], hb)
+		putFives(lines[2*j*stride:], &a)
+		putFives(lines[(2*j+1)*stride:], &b)
 	}
 	return packSuper(scales, lane, raw)
 }
@@ -194,17 +219,13 @@ func packQ5k(scales, lines []byte, lane int, raw []byte) bool {
 func packQ6k(scales, lines []byte, lane int, raw []byte) bool {
 	const stride = panelGroups * 6 * 64
 	for j := range 8 {
-		d := lines[j*stride:][:5*64+4]
 		lo, hi := raw[j/4*64+j%2*32:][:32], raw[128+j/4*32:][:32]
 		ls, hs := j%4/2*4, j%4*2
-		var h0, h1 uint32
-		for k := range 4 {
-			le.PutUint32(d[64*k:], le.Uint32(lo[4*k:])>>ls&nib4|le.Uint32(lo[16+4*k:])>>ls&nib4<<4)
-			h0 |= le.Uint32(hi[4*k:]) >> hs & two4 << (2 * k)
-			h1 |= le.Uint32(hi[16+4*k:]) >> hs & two4 << (2 * k)
+		var q [8]uint32
+		for k := range q {
+			q[k] = le.Uint32(lo[4*k:])>>ls&nib4 | le.Uint32(hi[4*k:])>>hs&two4<<4
 		}
-		le.PutUint32(d[4*64:], h0)
-		le.PutUint32(d[5*64:], h1)
+		putSixes(lines[j*stride:], &q)
 	}
 	le.PutUint16(scales, le.Uint16(raw[208:]))
 	s, sc := scales[32-lane:], raw[192:][:16]

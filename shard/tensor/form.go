@@ -28,11 +28,12 @@ const blockValues = 32
 //	    halves: 16x16 signed bytes, a scale for each 16 values instead; if mins: its low nibble the scale, its high one the minimum
 //	lines of a group: for each block of 32 values; dword r of a line of 64 bytes belongs to row r
 //	    8 bits: line k, byte b: value 4k+b, top bit flipped (0..255)
-//	    4, 5, 6 bits: line k of 4, byte b: low nibble of value 4k+b, and above it low nibble of value 16+4k+b
+//	    4 bits: line k of 4, byte b: value 4k+b, and above it value 16+4k+b
 //	    2, 3 bits: line h of 2, byte b, bits 2k, 2k+1: low two bits of value 16h+4k+b
 //	    3 bits: then a line: byte b, bit k: bit 2 of value 4k+b
-//	    5 bits: then a line: byte b, bit k: bit 4 of value 4k+b
-//	    6 bits: then two lines: byte b, bits 2k, 2k+1 of line h: bits 4, 5 of value 16h+4k+b
+//	    5 bits: line k of 5, byte b: value 4k+b in the upper five bits, to be multiplied where it is. The lower three bits of the five
+//	    lines hold the values of quarters 5 to 7 (parts says how): fewest operations take them out
+//	    6 bits: line k of 6 likewise: value 4k+b in the upper six bits, quarters 6 and 7 in pairs of bits below
 //	    float: for each value a line of 16 float32, or half a line of 16 float16 or bfloat16; no scales
 type form struct {
 	id         formID
@@ -153,4 +154,25 @@ func (f *form) scales(u, g int) int { return u*f.unitBytes() + g*f.scaleBytes }
 
 func (f *form) lines(b, g int) int {
 	return b/f.blocks()*f.unitBytes() + panelGroups*f.scaleBytes + (b%f.blocks()*panelGroups+g)*f.lineBytes
+}
+
+// part is some bits of a quarter's values: bits of them, from bit from of each byte of a line.
+type part struct{ line, from, bits int }
+
+// mask is as many bits in each byte of a dword.
+func (p part) mask() uint32 { return uint32(1<<p.bits-1) * 0x01010101 }
+
+// Quarter k of a block are values 4k to 4k+3: a dword of each row. Its parts, the lowest bits first:
+func (f *form) parts(k int) []part { return parts[f.bits][k] }
+
+var parts = [9][8][]part{
+	2: {{{0, 0, 2}}, {{0, 2, 2}}, {{0, 4, 2}}, {{0, 6, 2}}, {{1, 0, 2}}, {{1, 2, 2}}, {{1, 4, 2}}, {{1, 6, 2}}},
+	3: {{{0, 0, 2}, {2, 0, 1}}, {{0, 2, 2}, {2, 1, 1}}, {{0, 4, 2}, {2, 2, 1}}, {{0, 6, 2}, {2, 3, 1}},
+		{{1, 0, 2}, {2, 4, 1}}, {{1, 2, 2}, {2, 5, 1}}, {{1, 4, 2}, {2, 6, 1}}, {{1, 6, 2}, {2, 7, 1}}},
+	4: {{{0, 0, 4}}, {{1, 0, 4}}, {{2, 0, 4}}, {{3, 0, 4}}, {{0, 4, 4}}, {{1, 4, 4}}, {{2, 4, 4}}, {{3, 4, 4}}},
+	5: {{{0, 3, 5}}, {{1, 3, 5}}, {{2, 3, 5}}, {{3, 3, 5}}, {{4, 3, 5}},
+		{{0, 0, 3}, {1, 0, 2}}, {{2, 0, 3}, {3, 0, 2}}, {{4, 0, 3}, {1, 2, 1}, {3, 2, 1}}},
+	6: {{{0, 2, 6}}, {{1, 2, 6}}, {{2, 2, 6}}, {{3, 2, 6}}, {{4, 2, 6}}, {{5, 2, 6}},
+		{{0, 0, 2}, {1, 0, 2}, {2, 0, 2}}, {{3, 0, 2}, {4, 0, 2}, {5, 0, 2}}},
+	8: {{{0, 0, 8}}, {{1, 0, 8}}, {{2, 0, 8}}, {{3, 0, 8}}, {{4, 0, 8}}, {{5, 0, 8}}, {{6, 0, 8}}, {{7, 0, 8}}},
 }

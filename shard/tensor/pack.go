@@ -221,52 +221,18 @@ func (f *form) putScales(s []byte, j, lane int, b *block) {
 	}
 }
 
-// putLines stores 32 weights of a lane. Four values are one dword, handled at once.
+// putLines stores 32 weights of a lane: the parts of each quarter, four values at once.
 func (f *form) putLines(dst []byte, lane int, q *[blockValues]byte) {
-	if f.bits == 8 {
-		d := (*[7*64 + 4]byte)(dst[lane*4:])
-		for k := range 8 {
-			le.PutUint32(d[k*64:], le.Uint32(q[4*k:]))
+	var lines [8]uint32
+	for k := range lines {
+		v := le.Uint32(q[4*k:])
+		for _, p := range f.parts(k) {
+			lines[p.line] |= v & p.mask() << p.from
+			v >>= p.bits
 		}
-		return
 	}
-	const nib, one, two = 0x0f0f0f0f, 0x01010101, 0x03030303
-	if f.bits < 4 {
-		h := uint32(0)
-		for half := range 2 {
-			v := uint32(0)
-			for k := range 4 {
-				w := le.Uint32(q[16*half+4*k:])
-				v |= w & two << (2 * k)
-				h |= w >> 2 & one << (4*half + k)
-			}
-			le.PutUint32(dst[half*64+lane*4:], v)
-		}
-		if f.bits == 3 {
-			le.PutUint32(dst[2*64+lane*4:], h)
-		}
-		return
-	}
-	d := (*[3*64 + 4]byte)(dst[lane*4:])
-	lo, hi := [2]uint64{le.Uint64(q[:]), le.Uint64(q[8:])}, [2]uint64{le.Uint64(q[16:]), le.Uint64(q[24:])}
-	for k := range 2 {
-		v := lo[k]&nibbles | hi[k]&nibbles<<4
-		le.PutUint32(d[128*k:], uint32(v))
-		le.PutUint32(d[128*k+64:], uint32(v>>32))
-	}
-	switch f.bits {
-	case 5:
-		// quarter 2k in the lower dword, 2k+1 in the upper one
-		h := lo[0]>>4&ones | lo[1]>>4&ones<<2 | hi[0]>>4&ones<<4 | hi[1]>>4&ones<<6
-		le.PutUint32(dst[4*64+lane*4:], uint32(h|h>>31))
-	case 6:
-		for half := range 2 {
-			h := uint32(0)
-			for k := range 4 {
-				h |= le.Uint32(q[16*half+4*k:]) >> 4 & two << (2 * k)
-			}
-			le.PutUint32(dst[(4+half)*64+lane*4:], h)
-		}
+	for n := range f.lineBytes / 64 {
+		le.PutUint32(dst[64*n+4*lane:], lines[n])
 	}
 }
 
@@ -290,37 +256,13 @@ func (f *form) getScales(s []byte, j, lane int, b *block) {
 }
 
 func (f *form) getLines(src []byte, lane int, q *[blockValues]byte) {
-	if f.bits == 8 {
-		for k := range 8 {
-			le.PutUint32(q[4*k:], le.Uint32(src[k*64+lane*4:]))
+	for k := range 8 {
+		v, pos := uint32(0), 0
+		for _, p := range f.parts(k) {
+			v |= le.Uint32(src[64*p.line+4*lane:]) >> p.from & p.mask() << pos
+			pos += p.bits
 		}
-		return
-	}
-	const nib, one, two = 0x0f0f0f0f, 0x01010101, 0x03030303
-	if f.bits < 4 {
-		for k := range 8 {
-			v := le.Uint32(src[k/4*64+lane*4:]) >> (k % 4 * 2) & two
-			if f.bits == 3 {
-				v |= le.Uint32(src[2*64+lane*4:]) >> k & one << 2
-			}
-			le.PutUint32(q[4*k:], v)
-		}
-		return
-	}
-	for k := range 4 {
-		v := le.Uint32(src[k*64+lane*4:])
-		lo, hi := v&nib, v>>4&nib
-		switch f.bits {
-		case 5:
-			h := le.Uint32(src[4*64+lane*4:])
-			lo |= h >> k & one << 4
-			hi |= h >> (k + 4) & one << 4
-		case 6:
-			lo |= le.Uint32(src[4*64+lane*4:]) >> (2 * k) & two << 4
-			hi |= le.Uint32(src[5*64+lane*4:]) >> (2 * k) & two << 4
-		}
-		le.PutUint32(q[4*k:], lo)
-		le.PutUint32(q[16+4*k:], hi)
+		le.PutUint32(q[4*k:], v)
 	}
 }
 

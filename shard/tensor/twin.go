@@ -95,54 +95,24 @@ func (f *form) dots(lines []byte, x *[blockValues]int64, lo, hi *[groupRows]int3
 		zero[i/16] += f.zero * int32(v)
 	}
 	for r := 0; r < groupRows; r += 2 {
-		var a, b int64
-		line := lines[4*r:]
-		if f.bits == 8 {
-			for k := range 4 {
-				v, w := le.Uint64(line[k*64:]), le.Uint64(line[(k+4)*64:])
-				for j := range 4 {
-					a += int64(v>>(8*j)&(255*low)) * x[4*k+j]
-					b += int64(w>>(8*j)&(255*low)) * x[16+4*k+j]
-				}
+		var sum [2]int64 // of each half
+		for k := range 8 {
+			q, pos := uint64(0), 0 // the quarter's values of two rows
+			for _, p := range f.parts(k) {
+				q |= le.Uint64(lines[64*p.line+4*r:]) >> p.from & (uint64(p.mask()) * low) << pos
+				pos += p.bits
 			}
-		} else if f.table != nil {
-			two := func(v uint64) int64 { return int64(f.table[v&15]) + int64(f.table[v>>32&15])<<32 }
-			for k := range 4 {
-				v := le.Uint64(line[k*64:])
-				for j := range 4 {
-					a += two(v>>(8*j)) * x[4*k+j]
-					b += two(v>>(8*j+4)) * x[16+4*k+j]
-				}
-			}
-		} else if f.bits < 4 {
-			v, w, h := le.Uint64(line), le.Uint64(line[64:]), uint64(0)
-			if f.bits == 3 {
-				h = le.Uint64(line[2*64:])
-			}
-			for i := range 16 {
-				k, j := i/4, i%4
-				a += int64(v>>(8*j+2*k)&(3*low)|h>>(8*j+k)&low<<2) * x[i]
-				b += int64(w>>(8*j+2*k)&(3*low)|h>>(8*j+k+4)&low<<2) * x[16+i]
-			}
-		} else {
-			var h, g uint64 // upper bits of the first and second half; quarter k's begin at bit step*k
-			step := 0
-			switch f.bits {
-			case 5:
-				h, step = le.Uint64(line[4*64:]), 1
-				g = h >> 4
-			case 6:
-				h, g, step = le.Uint64(line[4*64:]), le.Uint64(line[5*64:]), 2
-			}
-			upper := uint64(1<<step-1) * low
-			for k := range 4 {
-				v := le.Uint64(line[k*64:])
-				for j := range 4 {
-					a += int64(v>>(8*j)&(15*low)|h>>(8*j+step*k)&upper<<4) * x[4*k+j]
-					b += int64(v>>(8*j+4)&(15*low)|g>>(8*j+step*k)&upper<<4) * x[16+4*k+j]
+			s := &sum[k/4]
+			for j, v := range x[4*k : 4*k+4] {
+				w := q >> (8 * j)
+				if f.table != nil {
+					*s += (int64(f.table[w&15]) + int64(f.table[w>>32&15])<<32) * v
+				} else {
+					*s += int64(w&(255*low)) * v
 				}
 			}
 		}
+		a, b := sum[0], sum[1]
 		lo[r], lo[r+1] = int32(a)-zero[0], int32((a-int64(int32(a)))>>32)-zero[0]
 		hi[r], hi[r+1] = int32(b)-zero[1], int32((b-int64(int32(b)))>>32)-zero[1]
 	}

@@ -158,18 +158,12 @@ func (o *opener) block(w, zero, sign string) {
 		o.p("VMOVUPS %s, %d(DI)", w, 64*(o.kind.scales()+h))
 	}
 	for k4 := range 8 {
-		line, shift := o.f.quarter(k4)
-		switch {
-		case o.f.bits == 8:
-			o.p("VMOVDQU64 %d(R8), %s", line, w)
-		case shift == 0:
-			o.p("VPANDD %d(R8), %s, %s", line, o.low, w)
-		default:
-			o.p("VPSRLD $%d, %d(R8), %s", shift, line, w)
-			o.p("VPANDD %s, %s, %s", w, o.low, w)
+		line := func(n int) string { return fmt.Sprintf("%d(R8)", 64*n) }
+		if o.f.bits == 8 {
+			o.p("VMOVDQU64 %s, %s", line(k4), w)
+		} else {
+			o.take(k4, line, w)
 		}
-		o.addHigh(k4, 0, w)
-		o.lookup(w)
 		if zero != "" {
 			o.p("VPSUBB %s, %s, %s", zero, w, w)
 		}

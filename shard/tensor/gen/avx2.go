@@ -22,13 +22,9 @@ func avxVNNI(stubs, table *strings.Builder) string { return ymms(stubs, table, "
 
 func ymms(stubs, table *strings.Builder, set string, vnni bool) string {
 	s := newSource()
-	for _, bits := range []int{2, 3, 4, 5, 6} {
-		f := form{bits: bits}
-		if low, mask := f.low(); low == bits {
-			s.constant(fmt.Sprint("low", low), uint64(mask)<<32|uint64(mask))
-		}
-		if mask := f.high(); mask != 0 {
-			s.constant(fmt.Sprint("high", bits), uint64(mask)<<32|uint64(mask))
+	for mask := range 1 << 6 { // what any form's parts need
+		if slices.ContainsFunc(forms, func(f form) bool { return f.needs(mask) }) {
+			s.constant(fmt.Sprintf("mask%02x", mask), uint64(mask)*0x0101010101010101)
 		}
 	}
 	if !vnni {
@@ -170,30 +166,48 @@ func (k *ymm) start(from, to int) {
 	}
 }
 
+// needs says whether taking weights apart part by part needs a mask.
+func (f *form) needs(mask int) bool {
+	for k4 := range 8 {
+		pos := 0
+		for _, p := range f.parts(k4) {
+			if f.bits > 0 && f.bits < 8 && mask == (1<<p.bits-1)<<pos {
+				return true
+			}
+			pos += p.bits
+		}
+	}
+	return false
+}
+
 // load puts half h of quarter k4's weights into w[h].
 func (k *ymm) load(k4, h int) {
-	line, shift := k.f.quarter(k4)
 	w := k.w[h]
-	k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+line+h*32, w)
 	if k.f.bits == 8 {
+		k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+64*k4+h*32, w)
 		if k.signed() {
 			k.p("VPXOR flip<>(SB), %s, %s", w, w)
 		}
 		return
 	}
-	if shift > 0 {
-		k.p("VPSRLD $%d, %s, %s", shift, w, w)
-	}
-	bits, _ := k.f.low()
-	k.p("VPAND low%d<>(SB), %s, %s", bits, w, w)
-	if k.f.high() != 0 {
-		line, op, by := k.f.highQuarter(k4)
-		k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+line+h*32, k.tmp)
-		if op != "" {
-			k.p("%s $%d, %s, %s", op, by, k.tmp, k.tmp)
+	pos := 0 // of the part in the weights
+	for i, p := range k.f.parts(k4) {
+		reg := w
+		if i > 0 {
+			reg = k.tmp
 		}
-		k.p("VPAND high%d<>(SB), %s, %s", k.f.bits, k.tmp, k.tmp)
-		k.p("VPOR %s, %s, %s", k.tmp, w, w)
+		k.p("VMOVDQU %d(R8), %s", k.g*k.f.lineBytes+64*p.line+h*32, reg)
+		switch {
+		case p.from > pos:
+			k.p("VPSRLD $%d, %s, %s", p.from-pos, reg, reg)
+		case p.from < pos:
+			k.p("VPSLLD $%d, %s, %s", pos-p.from, reg, reg)
+		}
+		k.p("VPAND mask%02x<>(SB), %s, %s", (1<<p.bits-1)<<pos, reg, reg)
+		if i > 0 {
+			k.p("VPOR %s, %s, %s", reg, w, w)
+		}
+		pos += p.bits
 	}
 	if k.f.table != nil {
 		k.p("VMOVDQU %s<>(SB), %s", k.f.name, k.tmp)

@@ -32,15 +32,17 @@ func avx512(stubs, table *strings.Builder) string {
 // zmm writes one kernel for AVX-512 VNNI.
 type zmm struct {
 	*source
-	f                    *form
-	sh                   shape
-	sum                  [][]string // float sums by group and row
-	acc                  [][]string // integer sums of the block, likewise; one group's at a time when the tile is one row
-	w                    []string   // weights or scales of each group
-	bc, tmp              string
-	low, high, table     string   // masks, and what weights are looked up in
-	corr, corr1, hi, sc2 string   // one row only
-	d, m                 []string // scales and minimums of super-blocks, by group, where there is room
+	f                *form
+	sh               shape
+	sum              [][]string // float sums by group and row
+	acc              [][]string // integer sums of the block, likewise; one group's at a time when the tile is one row
+	w                []string   // weights or scales of each group
+	bc, tmp          string
+	mask             [9]string // of the lowest bits of each byte, by their number
+	table            string    // what weights are looked up in
+	corr, corr1, sc2 string    // one row only
+	top              string    // likewise: the mask of weights that lie in the upper bits of a byte
+	d, m             []string  // scales and minimums of super-blocks, by group, where there is room
 }
 
 func (k *zmm) write() {
@@ -74,12 +76,11 @@ func (k *zmm) masks(r *registers) {
 		k.p("VPBROADCASTD AX, %s", m)
 		return m
 	}
-	if k.f.bits < 8 {
-		_, mask := k.f.low()
-		k.low = set(mask)
+	for _, bits := range k.f.masks() {
+		k.mask[bits] = set(byteMask(bits))
 	}
-	if mask := k.f.high(); mask != 0 {
-		k.high = set(mask)
+	if k.sh.tile == 1 && k.f.inPlace() {
+		k.top = set(byteMask(8) &^ byteMask(8-k.f.bits))
 	}
 	if k.f.table != nil {
 		k.table = r.one()
@@ -87,12 +88,26 @@ func (k *zmm) masks(r *registers) {
 	}
 }
 
+// inPlace says whether the weights in the upper bits of their byte are multiplied there, as a multiple of what they are: a mask
+// is enough to take them out. Their sums are shifted, once a block. For nibbles it gains nothing.
+func (f *form) inPlace() bool { return f.bits == 5 || f.bits == 6 }
+
 // oneRow is the decode kernel: group after group, broadcasts from memory.
 func (k *zmm) oneRow(r *registers) {
 	f := k.f
-	accs := r.some(2)
-	w, lo := r.one(), r.one()
-	k.tmp, k.hi, k.corr, k.corr1, k.sc2 = r.one(), r.one(), r.one(), r.one(), r.one()
+	halves := 1
+	if f.halves {
+		halves = 2
+	}
+	accs := [2][2]string{} // sums of weights as they are and of those in place, for each half with scales of its own
+	for h := range halves {
+		accs[h][0] = r.one()
+		if f.inPlace() {
+			accs[h][1] = r.one()
+		}
+	}
+	w, lines := r.one(), r.some(min(6, f.lineBytes/64))
+	k.tmp, k.corr, k.corr1, k.sc2 = r.one(), r.one(), r.one(), r.one()
 	k.keepScales(r)
 	k.blocks(f, 1, k.unit, func() {
 		switch {
@@ -108,59 +123,87 @@ func (k *zmm) oneRow(r *registers) {
 			k.p("VPSLLD.BCST $%d, 4(DI), %s", f.zeroShift, k.corr)
 		}
 		for g := range k.sh.groups {
-			a, b := accs[0], accs[0] // sums of low and high nibbles: apart only where they have scales of their own
-			k.start(a, k.corr)
-			if f.halves {
-				b = accs[1]
-				k.start(b, k.corr1)
+			held := map[int]bool{} // lines that are in registers
+			line := func(n int) string {
+				reg := lines[n%len(lines)]
+				if !held[n] {
+					held[n] = true
+					k.p("VMOVDQU64 %d(R8), %s", g*f.lineBytes+64*n, reg)
+				}
+				return reg
 			}
-			if f.bits == 5 || f.bits == 3 {
-				at, _, _ := f.highQuarter(0)
-				k.p("VMOVDQU64 %d(R8), %s", g*f.lineBytes+at, k.hi)
+			for h := range halves {
+				k.start(accs[h][0], []string{k.corr, k.corr1}[h])
+				if f.inPlace() {
+					k.p("VPXORD %s, %s, %s", accs[h][1], accs[h][1], accs[h][1])
+				}
 			}
-			at := -1 // of the line in w
 			for _, k4 := range k.order() {
-				line, shift := f.quarter(k4)
-				if line != at {
-					k.p("VMOVDQU64 %d(R8), %s", g*f.lineBytes+line, w)
-					at = line
+				acc, q := &accs[k4/4*(halves-1)], w
+				if f.inPlace() && len(f.parts(k4)) == 1 {
+					k.p("VPANDD %s, %s, %s", line(k4), k.top, w)
+					k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*k4, w, acc[1])
+					continue
 				}
-				acc, q := a, w
-				if k4 >= 4 {
-					acc = b
+				if f.bits == 8 {
+					q = line(k4)
+				} else {
+					k.take(k4, line, w)
 				}
-				if f.bits < 8 {
-					q = k.lowOf(w, lo, shift)
-					k.addHigh(k4, g, q)
-					k.lookup(q)
-				}
-				k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*k4, q, acc)
+				k.p("VPDPBUSD.BCST %d(DI), %s, %s", 16+4*k4, q, acc[0])
 			}
-			k.foldOne(g, a, b, w)
+			for h := range halves {
+				if f.inPlace() {
+					k.p("VPSRAD $%d, %s, %s", 8-f.bits, accs[h][1], accs[h][1])
+					k.p("VPADDD %s, %s, %s", accs[h][1], accs[h][0], accs[h][0])
+				}
+			}
+			k.foldOne(g, accs[0][0], accs[1][0], w)
 		}
 	})
 }
 
-// order is the order of a block's quarters that takes each line once.
+// order is the order of a block's quarters that takes lines one after another.
 func (k *zmm) order() []int {
-	if k.f.bits < 4 || k.f.bits == 8 {
-		return []int{0, 1, 2, 3, 4, 5, 6, 7}
+	if k.f.bits == 4 {
+		return []int{0, 4, 1, 5, 2, 6, 3, 7}
 	}
-	return []int{0, 4, 1, 5, 2, 6, 3, 7}
+	return []int{0, 1, 2, 3, 4, 5, 6, 7}
 }
 
-// lowOf takes the low bits of a quarter out of the line in w. It returns where they are: lo, or w when it is the line's last.
-func (k *zmm) lowOf(w, lo string, shift int) string {
-	if bits, _ := k.f.low(); shift == 8-bits {
-		lo = w
+// take leaves the weights of quarter k4 in w; line says where a line is, in memory or a register. Some need tmp.
+func (k *zmm) take(k4 int, line func(n int) string, w string) {
+	parts := k.f.parts(k4)
+	pos := k.f.bits // of the part in the weights
+	for i := len(parts) - 1; i >= 0; i-- {
+		p := parts[i]
+		below := pos // the bits of the parts from here on down
+		pos -= p.bits
+		src, dst := line(p.line), w
+		if i < len(parts)-1 {
+			dst = k.tmp
+		}
+		switch {
+		case p.from > pos:
+			k.p("VPSRLD $%d, %s, %s", p.from-pos, src, dst)
+			src = dst
+		case p.from < pos:
+			k.p("VPSLLD $%d, %s, %s", pos-p.from, src, dst)
+			src = dst
+		}
+		switch {
+		case i < len(parts)-1: // these bits over those above
+			k.p("VPTERNLOGD $0xb8, %s, %s, %s", src, k.mask[below], w)
+		case src != w && len(parts) > 1:
+			k.p("VMOVDQU64 %s, %s", src, w)
+		case src != w:
+			k.p("VPANDD %s, %s, %s", src, k.mask[below], w)
+			k.lookup(w)
+			return
+		}
 	}
-	from := w
-	if shift > 0 {
-		k.p("VPSRLD $%d, %s, %s", shift, w, lo)
-		from = lo
-	}
-	k.p("VPANDD %s, %s, %s", from, k.low, lo)
-	return lo
+	k.p("VPANDD %s, %s, %s", w, k.mask[k.f.bits], w)
+	k.lookup(w)
 }
 
 // lookup replaces weights by what they stand for.
@@ -211,25 +254,6 @@ func (k *zmm) start(acc, corr string) {
 		k.p("VMOVDQA64 %s, %s", corr, acc)
 	} else {
 		k.p("VPXORD %s, %s, %s", acc, acc, acc)
-	}
-}
-
-// addHigh puts the upper bits of quarter k4 above the low ones in w.
-func (k *zmm) addHigh(k4, g int, w string) {
-	if k.high == "" {
-		return
-	}
-	line, op, by := k.f.highQuarter(k4)
-	src := fmt.Sprintf("%d(R8)", g*k.f.lineBytes+line)
-	if k.hi != "" && k.f.bits != 6 {
-		src = k.hi
-	}
-	switch {
-	case op != "":
-		k.p("%s $%d, %s, %s", op, by, src, k.tmp)
-		k.p("VPTERNLOGD $0xf8, %s, %s, %s", k.high, k.tmp, w) // w | tmp & high
-	default:
-		k.p("VPTERNLOGD $0xf8, %s, %s, %s", src, k.high, w)
 	}
 }
 
@@ -407,19 +431,12 @@ func (k *zmm) dots(from, to int) {
 	T := k.sh.tile
 	for k4 := from; k4 < to; k4++ {
 		for g := range k.w {
-			line, shift := k.f.quarter(k4)
-			at := g*k.f.lineBytes + line
-			switch {
-			case k.f.bits == 8:
-				k.p("VMOVDQU64 %d(R8), %s", at, k.w[g])
-			case shift == 0:
-				k.p("VPANDD %d(R8), %s, %s", at, k.low, k.w[g])
-			default:
-				k.p("VPSRLD $%d, %d(R8), %s", shift, at, k.w[g])
-				k.p("VPANDD %s, %s, %s", k.w[g], k.low, k.w[g])
+			line := func(n int) string { return fmt.Sprintf("%d(R8)", g*k.f.lineBytes+64*n) }
+			if k.f.bits == 8 {
+				k.p("VMOVDQU64 %s, %s", line(k4), k.w[g])
+			} else {
+				k.take(k4, line, k.w[g])
 			}
-			k.addHigh(k4, g, k.w[g])
-			k.lookup(k.w[g])
 		}
 		for t := range T {
 			at := 16*T + (k4*T+t)*4

@@ -55,44 +55,59 @@ var (
 
 func (f *form) float() bool { return f.bits == 0 }
 
-// low is how many bits of a weight lie together in the first lines, with which mask for each byte; high is the mask of those
-// that lie apart, 0 if there are none.
-func (f *form) low() (bits, mask int) {
-	if f.bits < 4 {
-		return 2, 0x03030303
+// part is some bits of a quarter's weights: bits of them, from bit from of each byte of a line.
+type part struct{ line, from, bits int }
+
+// parts are where the weights of quarter k4 (0..7) of a block are, the lowest bits first; they mirror tensor's form.parts.
+func (f *form) parts(k4 int) []part {
+	switch f.bits {
+	case 2:
+		return []part{{k4 / 4, k4 % 4 * 2, 2}}
+	case 3:
+		return []part{{k4 / 4, k4 % 4 * 2, 2}, {2, k4, 1}}
+	case 4:
+		return []part{{k4 % 4, k4 / 4 * 4, 4}}
+	case 5:
+		switch k4 {
+		case 5:
+			return []part{{0, 0, 3}, {1, 0, 2}}
+		case 6:
+			return []part{{2, 0, 3}, {3, 0, 2}}
+		case 7:
+			return []part{{4, 0, 3}, {1, 2, 1}, {3, 2, 1}}
+		}
+		return []part{{k4, 3, 5}}
+	case 6:
+		switch k4 {
+		case 6:
+			return []part{{0, 0, 2}, {1, 0, 2}, {2, 0, 2}}
+		case 7:
+			return []part{{3, 0, 2}, {4, 0, 2}, {5, 0, 2}}
+		}
+		return []part{{k4, 2, 6}}
 	}
-	return 4, 0x0f0f0f0f
+	return []part{{k4, 0, 8}}
 }
 
-func (f *form) high() int {
-	return map[int]int{3: 0x04040404, 5: 0x10101010, 6: 0x30303030}[f.bits]
-}
+// bytes of a mask of bits in each byte of a dword.
+func byteMask(bits int) int { return (1<<bits - 1) * 0x01010101 }
 
-// quarter is where the low bits of quarter k4 (0..7) of a block are: the offset of the line in the block, and the shift.
-func (f *form) quarter(k4 int) (at, shift int) {
-	switch {
-	case f.bits == 8:
-		return k4 * 64, 0
-	case f.bits < 4:
-		return k4 / 4 * 64, k4 % 4 * 2
+// masks are the numbers of low bits of each byte that taking weights apart needs masks of.
+func (f *form) masks() (bits []int) {
+	need := map[int]bool{}
+	for k4 := range 8 {
+		n := 0
+		for _, p := range f.parts(k4) {
+			n += p.bits
+			need[n] = true
+		}
 	}
-	return k4 % 4 * 64, k4 / 4 * 4
-}
-
-// highQuarter is where its upper bits are: the offset of the line, and the shift that brings them above the low ones.
-func (f *form) highQuarter(k4 int) (at int, op string, by int) {
-	low, _ := f.low()
-	line, bit := low, k4 // there are as many lines of low bits as low bits
-	if f.bits == 6 {
-		line, bit = low+k4/4, 2*(k4%4)
+	for n := range 8 { // of 8 bits there is nothing to mask
+		if need[n] {
+			bits = append(bits, n)
+		}
 	}
-	switch {
-	case bit < low:
-		return line * 64, "VPSLLD", low - bit
-	case bit > low:
-		return line * 64, "VPSRLD", bit - low
-	}
-	return line * 64, "", 0
+	return bits
 }
 
 // subScales is where in a unit's scales those of its sub-blocks begin.

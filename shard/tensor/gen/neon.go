@@ -42,18 +42,18 @@ func neonKernels(stubs, table *strings.Builder) string {
 // the steps and R6 the sub-blocks. Vector registers are numbers here, as the macros of neon_arm64.h want them.
 type neon struct {
 	*source
-	f          *form
-	sh         shape
-	next       int     // the next free vector register
-	sum        [][]int // float sums by group and row, four pieces each
-	acc        [][]int // integer sums by row, one for each piece of a pass
-	w, lo      int     // weights, and what they become
-	high, part int     // upper bits
-	low, mask  int     // constants: the low bits, or of 8 the sign; and the upper bits
-	table      int
-	acts       cache
-	corr       [2]int // tiles of one row: what the sums of each half begin with
-	neg        [2]int // scales times negative sums of each half, row by row, where halves have minimums
+	f     *form
+	sh    shape
+	next  int     // the next free vector register
+	sum   [][]int // float sums by group and row, four pieces each
+	acc   [][]int // integer sums by row, one for each piece of a pass
+	w, lo int     // weights, and what they become
+	high  int     // the part of another line
+	mask  int     // of a weight's bits; of 8 bits the sign
+	table int
+	acts  cache
+	corr  [2]int // tiles of one row: what the sums of each half begin with
+	neg   [2]int // scales times negative sums of each half, row by row, where halves have minimums
 }
 
 // cache is which vectors of the block's activations are in registers; they are 16 bytes each, from (R4).
@@ -163,16 +163,14 @@ func (k *neon) quantized() {
 	for range T {
 		k.acc = append(k.acc, k.some(pieces))
 	}
-	k.w, k.lo, k.low = k.one(), k.one(), k.one()
+	k.w, k.lo, k.mask = k.one(), k.one(), k.one()
 	if f.bits == 8 {
-		k.p("VMOVI $128, V%d.B16", k.low)
+		k.p("VMOVI $128, V%d.B16", k.mask)
 	} else {
-		_, mask := f.low()
-		k.p("VMOVI $%d, V%d.B16", mask&255, k.low)
+		k.p("VMOVI $%d, V%d.B16", 1<<f.bits-1, k.mask)
 	}
-	if mask := f.high(); mask != 0 {
-		k.high, k.part, k.mask = k.one(), k.one(), k.one()
-		k.p("VMOVI $%d, V%d.B16", mask&255, k.mask)
+	if f.bits < 8 && f.bits&(f.bits-1) != 0 {
+		k.high = k.one()
 	}
 	if f.table != nil {
 		k.table = k.one()
@@ -299,9 +297,9 @@ func (k *neon) dot(q, reg, piece int) {
 // dots adds quarters [first, last) of the block, line by line.
 func (k *neon) dots(g, from, to, first, last int) {
 	for line := 0; line < k.f.lineBytes; line += 64 {
-		var quarters []int // whose low bits are there
+		var quarters []int // whose lowest bits are there
 		for q := first; q < last; q++ {
-			if at, _ := k.f.quarter(q); at == line {
+			if k.f.parts(q)[0].line*64 == line {
 				quarters = append(quarters, q)
 			}
 		}
@@ -310,12 +308,8 @@ func (k *neon) dots(g, from, to, first, last int) {
 		}
 		for p := from; p < to; p++ {
 			k.p("FMOVQ %d(R2), F%d", g*k.f.lineBytes+line+p*16, k.w)
-			held := -1 // the line of upper bits in k.high
-			for _, q := range quarters {
-				reg := k.lowBits(q)
-				if k.f.high() != 0 {
-					held = k.addHigh(q, g, p, reg, held)
-				}
+			for i, q := range quarters {
+				reg := k.take(q, g, p, i == len(quarters)-1)
 				if k.f.table != nil {
 					k.p("VTBL V%d.B16, [V%d.B16], V%d.B16", reg, k.table, reg)
 				}
@@ -325,44 +319,40 @@ func (k *neon) dots(g, from, to, first, last int) {
 	}
 }
 
-// lowBits takes the low bits of a quarter out of the line in w, and says where they are: in lo, or in w if the line has no more.
-func (k *neon) lowBits(q int) int {
+// take takes a quarter out of the line in w and, if it has more parts, of other lines. It says where it is: in lo, or in w if
+// that is not needed any more.
+func (k *neon) take(q, g, piece int, last bool) int {
 	if k.f.bits == 8 {
-		k.p("VEOR V%d.B16, V%d.B16, V%d.B16", k.low, k.w, k.w)
+		k.p("VEOR V%d.B16, V%d.B16, V%d.B16", k.mask, k.w, k.w)
 		return k.w
 	}
-	bits, _ := k.f.low()
-	_, shift := k.f.quarter(q)
-	switch shift {
-	case 0:
-		k.p("VAND V%d.B16, V%d.B16, V%d.B16", k.low, k.w, k.lo)
-	case 8 - bits:
-		k.p("VUSHR $%d, V%d.B16, V%d.B16", shift, k.w, k.w)
-		return k.w
-	default:
-		k.p("VUSHR $%d, V%d.B16, V%d.B16", shift, k.w, k.lo)
-		k.p("VAND V%d.B16, V%d.B16, V%d.B16", k.low, k.lo, k.lo)
+	parts := k.f.parts(q)
+	from, dst := k.w, k.lo
+	if last {
+		dst = k.w
 	}
-	return k.lo
-}
-
-// addHigh puts the upper bits of a quarter above the low ones in reg. It returns the line that they are in, for the next call.
-func (k *neon) addHigh(q, g, piece, reg, held int) int {
-	line, op, by := k.f.highQuarter(q)
-	if line != held {
-		k.p("FMOVQ %d(R2), F%d", g*k.f.lineBytes+line+piece*16, k.high)
+	if p := parts[0]; p.from > 0 {
+		k.p("VUSHR $%d, V%d.B16, V%d.B16", p.from, from, dst)
+		from = dst
+		if p.from+p.bits == 8 && len(parts) == 1 {
+			return dst // the shift left nothing else
+		}
 	}
-	from := k.part
-	switch op {
-	case "VPSLLD":
-		k.p("VSHL $%d, V%d.B16, V%d.B16", by, k.high, k.part)
-	case "VPSRLD":
-		k.p("VUSHR $%d, V%d.B16, V%d.B16", by, k.high, k.part)
-	default:
-		from = k.high
+	pos := parts[0].bits
+	if len(parts) > 1 && from != dst {
+		k.p("VMOV V%d.B16, V%d.B16", from, dst)
+		from = dst
 	}
-	k.p("VBIT V%d.B16, V%d.B16, V%d.B16", k.mask, from, reg)
-	return line
+	for _, p := range parts[1:] {
+		k.p("FMOVQ %d(R2), F%d", g*k.f.lineBytes+64*p.line+piece*16, k.high)
+		if p.from > 0 {
+			k.p("VUSHR $%d, V%d.B16, V%d.B16", p.from, k.high, k.high)
+		}
+		k.p("VSLI $%d, V%d.B16, V%d.B16", pos, k.high, dst)
+		pos += p.bits
+	}
+	k.p("VAND V%d.B16, V%d.B16, V%d.B16", k.mask, from, dst)
+	return dst
 }
 
 // widen loads four bytes of the scales at (R7) as float32: signed or unsigned, or their "low" or "high" nibbles.
