@@ -32,6 +32,7 @@ type loader struct {
 type loadPart struct {
 	name     string
 	matrices []*tensor.Matrix
+	key      packed.Key   // set by reuse, if there is a store
 	blob     *packed.Blob // the memory, if it is a file's
 }
 
@@ -148,7 +149,8 @@ func (l *loader) reuse() (missing []*loadPart) {
 	for i := range l.parts {
 		p := &l.parts[i]
 		if l.packed != nil {
-			if p.blob = l.packed.Get(p.key(l), l.pool); p.blob != nil {
+			p.key = p.makeKey(l)
+			if p.blob = l.packed.Get(p.key, l.pool); p.blob != nil {
 				p.place(p.blob.Data())
 				for _, m := range p.matrices {
 					for _, t := range m.Sources() {
@@ -176,14 +178,14 @@ func (l *loader) draft(missing []*loadPart) {
 		return
 	}
 	for _, p := range missing {
-		p.blob = l.packed.Create(p.key(l))
+		p.blob = l.packed.Create(p.key)
 	}
 }
 
 func (p *loadPart) bytes() int64 { return packedBytes(p.matrices) }
 
-// key names what the part's bytes depend on.
-func (p *loadPart) key(l *loader) packed.Key {
+// makeKey names what the part's bytes depend on.
+func (p *loadPart) makeKey(l *loader) packed.Key {
 	k := packed.Key{Model: l.sha256, Part: p.name, Bytes: p.bytes()}
 	var types []gguf.Type
 	for _, m := range p.matrices {

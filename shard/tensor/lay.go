@@ -158,10 +158,19 @@ func Layout(types ...gguf.Type) ([32]byte, error) {
 			return [32]byte{}, fmt.Errorf("type %s has no kernels here; known are %s", typ, knownTypes())
 		}
 		fmt.Fprintf(h, "%s %d\n", typ, panelRows)
-		h.Write(f.sample(typ))
+		sum := sampleSums[f.id]()
+		h.Write(sum[:])
 	}
 	return [32]byte(h.Sum(nil)), nil
 }
+
+// sampleSums are the sums of each form's sample, made once: a model asks for them part by part.
+var sampleSums = func() (sums [numForms]func() [32]byte) {
+	for _, ft := range formTypes {
+		sums[ft.form] = sync.OnceValue(func() [32]byte { return sha256.Sum256(forms[ft.form].sample(ft.typ)) })
+	}
+	return sums
+}()
 
 // sample is a packed panel of two units of noise.
 func (f *form) sample(typ gguf.Type) []byte {
