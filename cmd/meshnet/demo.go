@@ -29,7 +29,7 @@ type demoCmd struct {
 	Seed   uint64  `help:"Seed of the random choice." default:"1" placeholder:"N"`
 	Kill   bool    `help:"Kill a volunteer in the middle of the answer (one more stands by)."`
 	cacheFlag
-	Keep   bool    `help:"Leave the mesh up, with an API, until Ctrl-C."`
+	Keep bool `help:"Leave the mesh up, with an API, until Ctrl-C."`
 }
 
 // Help is shown by --help.

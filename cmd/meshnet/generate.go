@@ -23,8 +23,8 @@ type generateCmd struct {
 	Logits    string `help:"Write the float32 logits of every position to this .npy file." type:"path" placeholder:"FILE"`
 	Stateless bool   `help:"Compute everything again for every token, for comparison."`
 	cacheFlag
-	Mesh      bool   `help:"The same through the mesh instead of in this process."`
-	netFlags  `group:"Mesh (with --mesh)"`
+	Mesh     bool `help:"The same through the mesh instead of in this process."`
+	netFlags `group:"Mesh (with --mesh)"`
 }
 
 // Help is shown by --help.
