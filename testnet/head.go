@@ -24,8 +24,10 @@ type Head struct {
 	place
 }
 
-// Head gives the head of that name and makes it if need be.
+// Head gives the head of that name and makes it if need be. Several goroutines may ask.
 func (m *Mesh) Head(name string) (*Head, error) {
+	m.making.Lock()
+	defer m.making.Unlock()
 	m.mu.Lock()
 	h, host := m.heads[name], firstHead+len(m.heads)
 	m.mu.Unlock()

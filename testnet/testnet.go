@@ -59,6 +59,8 @@ type Mesh struct {
 	relay  *relay.Relay
 	procs  *starter
 
+	making sync.Mutex // one head at a time: its address is the next after all others'
+
 	mu    sync.Mutex
 	nodes []*Node
 	heads map[string]*Head

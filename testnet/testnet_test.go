@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -118,6 +120,44 @@ func TestNodesLiveAndDie(t *testing.T) {
 	must(t, err)
 	if added.Name != "n4" || !added.Running() {
 		t.Error(added.Name)
+	}
+}
+
+// Heads that are asked for at the same time, under one name and under several, have an address each.
+func TestHeadsAtOnce(t *testing.T) {
+	m, err := Up(t.Context(), fakeConfig(t))
+	must(t, err)
+	t.Cleanup(m.Close)
+	const names, each = 8, 4
+	var heads [names][each]*Head
+	var wg sync.WaitGroup
+	for i := range names * each {
+		wg.Go(func() {
+			h, err := m.Head(fmt.Sprintf("chat%d", i%names))
+			if err != nil {
+				t.Error(err)
+			}
+			heads[i%names][i/names] = h
+		})
+	}
+	wg.Wait()
+	at := map[netip.Addr]string{}
+	for _, same := range heads {
+		for _, h := range same {
+			if h == nil {
+				continue // told above
+			}
+			if h != same[0] {
+				t.Errorf("%s was made twice", h.Name)
+			}
+			if other, ok := at[h.ip]; ok && other != h.Name {
+				t.Errorf("%s and %s are both at %v", h.Name, other, h.ip)
+			}
+			at[h.ip] = h.Name
+		}
+	}
+	if len(at) != names {
+		t.Errorf("%d names are at %d addresses", names, len(at))
 	}
 }
 
