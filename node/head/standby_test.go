@@ -103,13 +103,21 @@ func (r *refilled) undisturbed(t *testing.T) {
 // another one takes its place.
 func TestStandbyDies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRefilledWith(t, head.StandbyAll, "23", 0, false, false)
+		r := newRefilledWith(t, head.StandbyAll, "", 0, false, false)
 		defer r.close()
 		var once sync.Once
-		r.m.watch(r.w.Peer("b2"), func(int) {
+		r.m.watch(r.w.Join("b2", 3, 6), func(int) {
 			once.Do(func() { go r.w.Kill("b2") })
 			time.Sleep(10 * time.Millisecond)
 		})
+		for range 4 {
+			r.c.step()
+			time.Sleep(time.Second)
+		}
+		if n := r.w.Net.Stats("head", "b2").Frames[wire.KindActivation]; n == 0 || r.w.Peer("b2") != nil {
+			t.Errorf("b2 was sent %d refills, and lives: %v", n, r.w.Peer("b2") != nil)
+		}
+		r.m.watch(r.w.Join("b3", 3, 6), nil)
 		for range 5 {
 			time.Sleep(time.Second)
 			r.c.step()
