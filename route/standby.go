@@ -10,8 +10,8 @@ import (
 
 const (
 	// leaveWait is how long a leaving hop is kept for its standby to be filled: it
-	// serves on for three times as long.
-	leaveWait = 10 * time.Second
+	// serves on for 30 s.
+	leaveWait = 20 * time.Second
 	// leaveLag is how many rows a standby may lack when it takes a leaving hop's place.
 	leaveLag = 32
 	// maxWarm bounds the peers that a session makes its standbys in its life.

@@ -280,6 +280,7 @@ func (s *standbys) over(st *standby, err error) {
 
 var (
 	errTaken  = errors.New("the standby is a hop now")
+	errLeaves = errors.New("the standby leaves")
 	errBarren = errors.New("the hop before keeps too little")
 )
 
@@ -304,6 +305,9 @@ func (s *standbys) serve(ctx context.Context, st *standby, h route.Hop, epoch ui
 		f, err := s.more(ctx, st)
 		if err != nil {
 			return err
+		}
+		if len(c.Leaving()) > 0 { // it waits for us
+			return errLeaves
 		}
 		x, err := s.rows(ctx, st, f)
 		if err != nil {

@@ -135,6 +135,28 @@ func TestStandbyDies(t *testing.T) {
 	})
 }
 
+// TestStandbyDrains: a standby that leaves is let go.
+func TestStandbyDrains(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRefilledWith(t, head.StandbyAll, "2", 0, false, false)
+		defer r.close()
+		r.standing(t)
+		o := r.w.Peer("b2").Offer
+		o.State = wire.Draining
+		r.w.Dir.Put(o)
+		gone := make(chan error, 1)
+		go func() { gone <- r.w.Peer("b2").Drain(5 * time.Second) }()
+		for range 5 {
+			r.c.step()
+			time.Sleep(500 * time.Millisecond)
+		}
+		if err := <-gone; err != nil {
+			t.Error(err)
+		}
+		r.undisturbed(t)
+	})
+}
+
 // TestStandbyFull: a peer without room is not asked, or says so, and nothing is the
 // worse for it.
 func TestStandbyFull(t *testing.T) {

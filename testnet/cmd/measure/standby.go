@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -160,6 +161,7 @@ func (m *measure) strike(mesh *testnet.Mesh, s *side, prompt string, hop int, wa
 	s.silence = append(s.silence, float64(end.Sub(struck).Microseconds())/1000)
 	s.rows, s.behind = append(s.rows, float64(rows)), append(s.behind, float64(behind))
 	s.speed = append(s.speed, float64(standbyStrike-1)/tokens[standbyStrike-1].Sub(tokens[0]).Seconds())
+	fmt.Fprintf(os.Stderr, "hop %d %s: %.0f ms, %d rows\n", hop, s.flag, s.silence[len(s.silence)-1], rows)
 	return victim.Restart(m.ctx)
 }
 
