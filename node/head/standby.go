@@ -82,6 +82,7 @@ type standby struct {
 	peer   p2p.PeerID // "" while there is none
 	held   int        // rows that it has
 	right  int        // of them those that are of present tokens
+	hurry  bool       // the hop leaves
 	barren uint32     // the epoch in which the hop before does not keep enough
 }
 
@@ -253,7 +254,7 @@ func (s *standbys) choose(st *standby) (h route.Hop, epoch uint32, wanted bool) 
 	})
 	if h.Peer.ID != "" {
 		m.standing[h.Peer.ID]++
-		st.peer, st.held, st.right = h.Peer.ID, 0, 0
+		st.peer, st.held, st.right, st.hurry = h.Peer.ID, 0, 0, leaves
 	}
 	return h, s.epoch, true
 }
@@ -351,6 +352,9 @@ func (s *standbys) next(st *standby) (f feed, err error) {
 	}
 	f.behind = max(len(s.ids)-f.past, 0)
 	f.rows = min(f.behind, hop.BackRows(s.b.m.cfg.Hidden))
+	if st.hurry {
+		f.rows = min(f.behind, hop.ChunkRows(s.b.m.cfg.Hidden))
+	}
 	f.ids = s.ids[f.past:][:f.rows]
 	return f, nil
 }
