@@ -22,6 +22,7 @@ type HeadConfig struct {
 	Weights *shard.Model
 	Threads int
 	Cache   wire.CacheType // of its sessions; 0: wire.DefaultCacheType
+	Standby bool           // a second peer is kept ready for every hop, else for those that leave
 	Runner  chat.Runner
 }
 
@@ -54,9 +55,13 @@ func OpenHead(ctx context.Context, cfg HeadConfig) (_ *HeadPeer, err error) {
 	for _, b := range []byte(h.node.Self()) {
 		seed = seed*131 + uint64(b)
 	}
+	standby := head.StandbyLeaving
+	if cfg.Standby {
+		standby = head.StandbyAll
+	}
 	h.mesh, err = head.NewMesh(head.MeshConfig{
 		Client: hop.NewClient(h.node.host, h.node.hearts, h.node.log), Directory: directory{h.node}, Embed: h.weights, Head: h.node.Self(), Model: cfg.Model.Fingerprint,
-		Layers: info.Layers, Hidden: info.Hidden, Cache: cfg.Cache, Seed: seed, Logger: h.node.log,
+		Layers: info.Layers, Hidden: info.Hidden, Cache: cfg.Cache, Standby: standby, Seed: seed, Logger: h.node.log,
 	})
 	if err != nil {
 		return nil, err
@@ -118,6 +123,12 @@ func (h *HeadPeer) Status() Status {
 		for _, hp := range l.Route.Hops {
 			s.Sessions = append(s.Sessions, SessionStatus{
 				Session: hex.EncodeToString(l.Session[:4]), Head: string(h.node.Self()), Peer: string(hp.Peer.ID), Start: hp.Start, End: hp.End, Epoch: int(l.Epoch),
+			})
+		}
+		for _, sb := range l.Standbys {
+			s.Sessions = append(s.Sessions, SessionStatus{
+				Session: hex.EncodeToString(l.Session[:4]), Head: string(h.node.Self()), Peer: sb.Peer, Start: sb.Start, End: sb.End, Epoch: int(l.Epoch),
+				Rows: uint64(sb.Rows), Standby: true, Behind: sb.Behind,
 			})
 		}
 	}

@@ -122,6 +122,9 @@ type SessionStatus struct {
 	// BytesIn and BytesOut are of frames, headers included.
 	BytesIn  uint64 `json:"bytes_in"`
 	BytesOut uint64 `json:"bytes_out"`
+	// Standby: the peer is only kept ready by the head; it holds Rows and lacks Behind.
+	Standby bool `json:"standby,omitempty"`
+	Behind  int  `json:"behind,omitempty"`
 }
 
 // CacheStatus is the settings of the session cache and its use.
@@ -234,7 +237,10 @@ func NewRouteStatus(r route.Route, err error) *RouteStatus {
 func sessionStatus(self string, infos []hop.SessionInfo) []SessionStatus {
 	out := []SessionStatus{}
 	for _, i := range infos {
-		out = append(out, SessionStatus{i.Session, string(i.Head), self, i.Start, i.End, int(i.Epoch), i.Frames, i.Rows, i.Micros, i.BytesIn, i.BytesOut})
+		out = append(out, SessionStatus{
+			Session: i.Session, Head: string(i.Head), Peer: self, Start: i.Start, End: i.End, Epoch: int(i.Epoch),
+			Frames: i.Frames, Rows: i.Rows, Micros: i.Micros, BytesIn: i.BytesIn, BytesOut: i.BytesOut,
+		})
 	}
 	return out
 }

@@ -37,6 +37,12 @@ type (
 	}
 	// Leaving: a hop said that it drains.
 	Leaving struct{ Peer p2p.PeerID }
+	// Warm: a peer outside the route, which Standby named, holds the first Rows tokens
+	// of the session and no others over the layers [Start, End); 0: it is of no use.
+	Warm struct {
+		Peer             p2p.PeerID
+		Start, End, Rows int
+	}
 	// Tick: time passed.
 	Tick struct{}
 )
@@ -60,6 +66,7 @@ func (Opened) event()  {}
 func (Done) event()    {}
 func (Failed) event()  {}
 func (Leaving) event() {}
+func (Warm) event()    {}
 func (Tick) event()    {}
 
 // Action is what the driver has to do, in order: one of the structs below.

@@ -81,24 +81,30 @@ func (q Query) part(start, end int, without map[p2p.PeerID]bool) Query {
 const horizon = 100
 
 // best is the plan that has a session wait least: hops of its last route that hold
-// rows stay, unless without them it is so much quicker that computing those again pays.
+// rows stay, and standbys take the places of the others, unless without them it is so
+// much quicker that computing those again pays.
 func (s *Session) best(q Query) (Route, error) {
 	r, err := Plan(q)
 	if err != nil || s.cfg.Stateless || s.answered == 0 {
 		return r, err
 	}
-	var stay []Hop
+	var stay, filled []Hop // the second with standbys
 	for i, h := range s.stood.Hops {
 		if i < len(s.held) && s.held[i] > 0 && s.tries[h.Peer.ID].bad == 0 && !q.Banned[h.Peer.ID] {
-			stay = append(stay, h)
+			stay, filled = append(stay, h), append(filled, h)
 			delete(q.Doubts, h.Peer.ID) // it does what it is asked
+		} else if w, ok := s.warmFor(q, h); ok {
+			filled = append(filled, w)
 		}
 	}
-	if len(stay) == 0 {
-		return r, nil
-	}
-	if m, err := Mend(q, stay); err == nil && s.price(q, m) <= s.price(q, r) {
-		return m, nil
+	least := s.price(q, r)
+	for _, hops := range [][]Hop{stay, filled} {
+		if len(hops) == 0 {
+			continue
+		}
+		if m, err := Mend(q, hops); err == nil && s.price(q, m) <= least {
+			r, least = m, s.price(q, m)
+		}
 	}
 	return r, nil
 }
@@ -108,13 +114,7 @@ func (s *Session) best(q Query) (Route, error) {
 func (s *Session) price(q Query, r Route) time.Duration {
 	micros := float64(r.PredictedMicros()) * horizon
 	for _, h := range r.Hops {
-		held := 0
-		for i, was := range s.stood.Hops {
-			if i < len(s.held) && was.Peer.ID == h.Peer.ID && was.Start == h.Start && was.End == h.End {
-				held = s.held[i]
-			}
-		}
-		micros += float64(max(s.answered-held, 0))*s.rowMicros(h) + doubtMicros*float64(q.Doubts[h.Peer.ID])
+		micros += float64(max(s.answered-s.holds(h), 0))*s.rowMicros(h) + doubtMicros*float64(q.Doubts[h.Peer.ID])
 	}
 	return time.Duration(micros) * time.Microsecond
 }

@@ -43,7 +43,7 @@ const (
 	keptTimes    = 64 // decode steps whose times are remembered
 )
 
-// Config of a Session. All fields but Cache and Stateless are required.
+// Config of a Session. All fields but the last three are required.
 type Config struct {
 	Layers    int
 	Model     wire.Fingerprint
@@ -52,6 +52,7 @@ type Config struct {
 	ChunkRows int            // rows in a frame of a prefill
 	Cache     wire.CacheType // 0: wire.DefaultCacheType
 	Stateless bool           // every step sends all rows and leaves nothing behind
+	Standbys  bool           // others are filled while a hop serves, at least where it leaves; see Warm
 }
 
 // Session is one chat request's life on the mesh: which route, from which
@@ -68,7 +69,9 @@ type Session struct {
 	view    View
 	down    map[[2]p2p.PeerID]bool // links found down by this session
 	leaving map[p2p.PeerID]bool
-	stay    bool // a leaving hop can't be replaced with the present view
+	left    map[p2p.PeerID]time.Duration // since when
+	warm    map[p2p.PeerID]warmth        // who is or was a standby, and was no hop since
+	stay    bool                         // a leaving hop can't be replaced with the present view
 
 	epoch    uint32
 	route    Route
@@ -117,7 +120,7 @@ func NewSession(cfg Config) (*Session, error) {
 	if cfg.Layers <= 0 || cfg.ChunkRows <= 0 || cfg.Bans == nil {
 		return nil, fmt.Errorf("new session: layers %d, rows a chunk %d and a list of bans are needed", cfg.Layers, cfg.ChunkRows)
 	}
-	return &Session{cfg: cfg, down: map[[2]p2p.PeerID]bool{}, leaving: map[p2p.PeerID]bool{}, late: map[p2p.PeerID]int{}, tries: map[p2p.PeerID]try{}, spans: map[[2]int]spent{}}, nil
+	return &Session{cfg: cfg, down: map[[2]p2p.PeerID]bool{}, leaving: map[p2p.PeerID]bool{}, left: map[p2p.PeerID]time.Duration{}, warm: map[p2p.PeerID]warmth{}, late: map[p2p.PeerID]int{}, tries: map[p2p.PeerID]try{}, spans: map[[2]int]spent{}}, nil
 }
 
 // Route is the route of the present epoch.
@@ -181,8 +184,13 @@ func (s *Session) Step(at time.Duration, ev Event) []Action {
 		}
 	case Leaving:
 		if s.route.Index(ev.Peer) >= 0 {
+			if !s.leaving[ev.Peer] {
+				s.left[ev.Peer] = at
+			}
 			s.leaving[ev.Peer], s.stay = true, false
 		}
+	case Warm:
+		s.warmed(ev)
 	}
 	return nil
 }
@@ -205,6 +213,9 @@ func (s *Session) forward(at time.Duration, f Forward) []Action {
 	s.step, s.stepAt, s.misses, s.plain, s.last = &f, at, 0, false, Send{}
 	// What lies beyond Past belongs to tokens that the caller took back.
 	s.trust(f.Past)
+	if f.Past < s.answered {
+		s.takenBack()
+	}
 	if acts, moved := s.moveAway(at); moved {
 		return acts
 	}
@@ -214,7 +225,7 @@ func (s *Session) forward(at time.Duration, f Forward) []Action {
 // moveAway replaces a leaving hop between two steps, if the mesh can.
 func (s *Session) moveAway(at time.Duration) ([]Action, bool) {
 	i := slices.IndexFunc(s.route.Hops, func(h Hop) bool { return s.leaving[h.Peer.ID] })
-	if i < 0 || s.stay {
+	if i < 0 || s.stay || !s.ripe(at) {
 		return nil, false
 	}
 	r, err := s.best(s.query(at, nil))
@@ -312,6 +323,7 @@ func (s *Session) opened(at time.Duration, ev Opened) []Action {
 	}
 	s.held = slices.Clone(ev.Held)
 	s.trust(trust)
+	s.distrustStale()
 	s.route.Hops = slices.Clone(s.route.Hops) // others may be reading the one that was told
 	for i := range ev.Held {
 		if i+1 < len(s.route.Hops) && !ev.Linked[i] && !s.route.Hops[i].Star {
@@ -342,6 +354,7 @@ func (s *Session) done(at time.Duration) []Action {
 	}
 	for _, h := range s.route.Hops {
 		s.cfg.Bans.Forgive(h.Peer.ID)
+		delete(s.warm, h.Peer.ID)
 	}
 	s.reroutes, s.patience, s.wasted = 0, 0, 0
 	clear(s.spans)

@@ -53,11 +53,22 @@ func play(t *testing.T, script string) string {
 		switch at, err := time.ParseDuration(f[0]); {
 		case f[0] == "stateless":
 			cfg.Stateless = true
+		case f[0] == "standbys":
+			cfg.Standbys = true
 		case f[0] == "gone":
 			q.Offers = slices.DeleteFunc(q.Offers, func(o wire.Offer) bool { return o.Peer == f[1] })
 		case err != nil:
 			if err := queryLine(&q, f); err != nil {
 				t.Fatalf("%q: %v", line, err)
+			}
+		case f[1] == "standby": // standby HOP [not PEER]
+			i, err := strconv.Atoi(f[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, ok := s.Standby(at, i, func(id p2p.PeerID) bool { return len(f) > 3 && string(id) == f[4] })
+			if out = append(out, "  nobody"); ok {
+				out[len(out)-1] = fmt.Sprintf("  %s[%d:%d)", h.Peer.ID, h.Start, h.End)
 			}
 		case f[1] == "report":
 			for _, r := range s.Recoveries() {
@@ -107,6 +118,8 @@ func event(t *testing.T, f []string, view View) Event {
 		return Done{Epoch: uint32(num(1))}
 	case "leaving":
 		return Leaving{Peer: p2p.PeerID(f[1])}
+	case "warm": // warm PEER START END ROWS
+		return Warm{Peer: p2p.PeerID(f[1]), Start: num(2), End: num(3), Rows: num(4)}
 	case "opened": // opened EPOCH HELD[*] ...: * where the link to the next failed
 		ev := Opened{Epoch: uint32(num(1))}
 		for _, h := range f[2:] {

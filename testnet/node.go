@@ -304,6 +304,8 @@ type Status struct {
 		Rows     uint64 `json:"rows"`
 		BytesIn  uint64 `json:"bytes_in"`
 		BytesOut uint64 `json:"bytes_out"`
+		Standby  bool   `json:"standby"` // in no route: a head keeps it ready
+		Behind   int    `json:"behind"`  // rows that it lacks then
 	} `json:"sessions"`
 	Cache json.RawMessage `json:"cache"` // the settings and counts of the session cache
 

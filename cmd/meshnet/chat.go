@@ -26,6 +26,7 @@ type chatCmd struct {
 	sampling
 	Stateless bool `help:"Compute everything again for every token, for comparison."`
 	cacheFlag
+	standbyFlag
 	netFlags
 	Events bool          `help:"Print what happens as JSON lines." hidden:""`
 	Pace   time.Duration `help:"Wait after each event." hidden:""`
@@ -63,7 +64,7 @@ func (c *chatCmd) Run(a *app) error {
 		return err
 	}
 	defer w.model.Close()
-	h, err := a.openHead(w, &c.netFlags, c.cache())
+	h, err := a.openHead(w, &c.netFlags, c.cache(), c.Standby)
 	if err != nil {
 		return err
 	}

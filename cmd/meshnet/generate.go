@@ -23,6 +23,7 @@ type generateCmd struct {
 	Logits    string `help:"Write the float32 logits of every position to this .npy file." type:"path" placeholder:"FILE"`
 	Stateless bool   `help:"Compute everything again for every token, for comparison."`
 	cacheFlag
+	standbyFlag
 	Mesh     bool `help:"The same through the mesh instead of in this process."`
 	netFlags `group:"Mesh (with --mesh)"`
 }
@@ -48,7 +49,7 @@ func (g *generateCmd) Run(a *app) error {
 	}
 	defer w.model.Close()
 	if g.Mesh {
-		h, err := a.openHead(w, &g.netFlags, g.cache())
+		h, err := a.openHead(w, &g.netFlags, g.cache(), g.Standby)
 		if err != nil {
 			return err
 		}

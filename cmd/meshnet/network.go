@@ -59,6 +59,11 @@ func (f *cacheFlag) cache() wire.CacheType {
 	return t
 }
 
+// standbyFlag says whether second peers are kept ready.
+type standbyFlag struct {
+	Standby bool `help:"Keep another peer ready for every hop, where one holds the same layers and has room: a loss costs a few rows then, and the mesh computes everything twice." negatable:"" env:"MESHNET_STANDBY"`
+}
+
 // tie makes the verb end, as by SIGTERM, when standard input does: a demo that is
 // killed takes its nodes with it.
 func (f *netFlags) tie(a *app) {
@@ -74,7 +79,7 @@ func (f *netFlags) tie(a *app) {
 }
 
 // openHead starts a head peer for a model.
-func (a *app) openHead(w *weights, f *netFlags, cache wire.CacheType) (*node.HeadPeer, error) {
+func (a *app) openHead(w *weights, f *netFlags, cache wire.CacheType, standby bool) (*node.HeadPeer, error) {
 	c, err := f.config(a, "head")
 	if err != nil {
 		return nil, err
@@ -86,7 +91,7 @@ func (a *app) openHead(w *weights, f *netFlags, cache wire.CacheType) (*node.Hea
 	if err != nil {
 		return nil, err
 	}
-	h, err := node.OpenHead(a.ctx, node.HeadConfig{Config: c, Weights: w.model, Threads: a.threads, Cache: cache, Runner: run})
+	h, err := node.OpenHead(a.ctx, node.HeadConfig{Config: c, Weights: w.model, Threads: a.threads, Cache: cache, Standby: standby, Runner: run})
 	return h, startError(err)
 }
 

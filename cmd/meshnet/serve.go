@@ -20,6 +20,7 @@ type serveCmd struct {
 	APIKey   string   `help:"Key that clients must send; needed on any address but loopback." name:"api-key" env:"MESHNET_API_KEY" placeholder:"KEY"`
 	HostName []string `help:"Name by which clients call this server, besides localhost and IP addresses (repeatable)." placeholder:"NAME"`
 	cacheFlag
+	standbyFlag
 	netFlags
 }
 
@@ -50,7 +51,7 @@ func (s *serveCmd) Run(a *app) error {
 		return err
 	}
 	defer w.model.Close()
-	h, err := a.openHead(w, &s.netFlags, s.cache())
+	h, err := a.openHead(w, &s.netFlags, s.cache(), s.Standby)
 	if err != nil {
 		return err
 	}

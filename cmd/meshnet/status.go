@@ -98,6 +98,10 @@ func printNode(w io.Writer, n node.Status) {
 		}
 	}
 	for _, s := range n.Sessions {
+		if s.Standby {
+			fmt.Fprintf(w, "  session %s  layers %d:%d also at %s, standing by with %d rows, %d behind\n", s.Session, s.Start, s.End, tail(s.Peer), s.Rows, s.Behind)
+			continue
+		}
 		fmt.Fprintf(w, "  session %s  layers %d:%d at %s, epoch %d, %d rows\n", s.Session, s.Start, s.End, tail(s.Peer), s.Epoch, s.Rows)
 	}
 	for _, addr := range n.Node.Addrs {

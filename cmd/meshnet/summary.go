@@ -26,6 +26,9 @@ func (s *show) summary(r *head.Report, same *bool, took time.Duration) {
 	for _, v := range r.Recoveries {
 		row("recovery", "%s at hop %d: %.0f ms, %d rows computed again", v.Cause, v.Hop, v.Ms, v.RowsReplayed)
 	}
+	for _, v := range r.Standbys {
+		row("standby", "peer %s, layers %d:%d, %d rows, %d behind", tail(v.Peer), v.Start, v.End, v.Rows, v.Behind)
+	}
 	if same != nil && *same {
 		row("text", "the same as without the loss, byte for byte")
 	}

@@ -65,6 +65,7 @@ type BackendStats struct {
 	Hits          int     // steps that found their past in every hop's cache
 	Misses        int     // cache misses reported by hops
 	Recoveries    []Recovery
+	Standbys      []StandbyStat
 }
 
 // HopStat is one hop of the latest route.

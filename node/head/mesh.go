@@ -39,6 +39,7 @@ type MeshConfig struct {
 	Hidden    int
 	DType     wire.DType
 	Cache     wire.CacheType
+	Standby   StandbyMode
 	Seed      uint64 // spreads bans differently on every head
 	Logger    *slog.Logger
 }
@@ -56,6 +57,8 @@ type Mesh struct {
 	live   map[*MeshBackend]struct{}
 	recent []Recovery
 	tally  tally
+
+	standing map[p2p.PeerID]int // standbys of all sessions, by peer
 }
 
 // NewMesh checks cfg.
@@ -66,7 +69,7 @@ func NewMesh(cfg MeshConfig) (*Mesh, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	return &Mesh{cfg: cfg, start: time.Now(), bans: route.NewBans(cfg.Seed), live: map[*MeshBackend]struct{}{}}, nil
+	return &Mesh{cfg: cfg, start: time.Now(), bans: route.NewBans(cfg.Seed), live: map[*MeshBackend]struct{}{}, standing: map[p2p.PeerID]int{}}, nil
 }
 
 // Backend returns the Backend of one request.
@@ -89,18 +92,24 @@ func (m *Mesh) Plan() (route.Route, error) {
 
 // Live is a session in progress, for status.
 type Live struct {
-	Session wire.SessionID
-	Epoch   uint32
-	Route   route.Route
+	Session  wire.SessionID
+	Epoch    uint32
+	Route    route.Route
+	Standbys []StandbyStat
 }
 
 // Live are the sessions in progress.
 func (m *Mesh) Live() []Live {
 	m.mu.Lock()
-	defer m.mu.Unlock()
 	out := make([]Live, 0, len(m.live))
+	var of []*standbys
 	for b := range m.live {
 		out = append(out, Live{Session: b.id, Epoch: b.session.Epoch(), Route: b.session.Route()})
+		of = append(of, b.standby)
+	}
+	m.mu.Unlock()
+	for i, s := range of {
+		out[i].Standbys = s.stats()
 	}
 	return out
 }
@@ -124,6 +133,7 @@ type MeshBackend struct {
 	session *route.Session // Step is called under m.mu
 	changed <-chan struct{}
 	circuit *hop.Circuit // the last that stood
+	standby *standbys
 	closing sync.WaitGroup
 	closed  bool
 
@@ -150,13 +160,14 @@ func (b *MeshBackend) Begin(ctx context.Context, id wire.SessionID, maxLen int, 
 	cfg := b.m.cfg
 	s, err := route.NewSession(route.Config{
 		Layers: cfg.Layers, Model: cfg.Model, Head: cfg.Head, Bans: b.m.bans,
-		ChunkRows: hop.ChunkRows(cfg.Hidden), Cache: cfg.Cache, Stateless: b.stateless,
+		ChunkRows: hop.ChunkRows(cfg.Hidden), Cache: cfg.Cache, Stateless: b.stateless, Standbys: cfg.Standby != StandbyNone,
 	})
 	if err != nil {
 		return err
 	}
 	b.id, b.maxLen, b.notify, b.session = id, maxLen, n, s
 	b.log = cfg.Logger.With("session", fmt.Sprintf("%x", id[:4]))
+	b.standby = newStandbys(b)
 	b.m.mu.Lock()
 	b.m.live[b] = struct{}{}
 	b.m.mu.Unlock()
@@ -192,6 +203,7 @@ func (b *MeshBackend) Forward(ctx context.Context, ids []int32, past, want int) 
 			b.step(route.Leaving{Peer: p})
 		}
 	}
+	b.standby.begun(past)
 	b.ids, b.rows = ids, nil
 	b.trace.begin()
 	err := b.drive(ctx, route.Forward{Tokens: len(ids), Past: past, Want: want})
@@ -199,6 +211,7 @@ func (b *MeshBackend) Forward(ctx context.Context, ids []int32, past, want int) 
 	if err != nil {
 		return nil, fmt.Errorf("forward token %d: %w", len(ids)-1, err)
 	}
+	b.standby.answered(ids)
 	return b.rows, nil
 }
 
@@ -289,6 +302,7 @@ func (b *MeshBackend) open(ctx context.Context, a route.Open) (route.Event, erro
 		b.closing.Go(old.Close)
 	}
 	b.circuit = c
+	b.standby.stood(c, a.Route.Hops, a.Epoch)
 	return route.Opened{Epoch: a.Epoch, Held: c.Held(), Linked: c.Linked()}, nil
 }
 
@@ -404,9 +418,10 @@ func (b *MeshBackend) Stats() BackendStats {
 		in = b.circuit.BytesIn() - b.inAtMark
 		counters = b.circuit.Counters(context.Background())
 	}
+	standbys := b.standby.stats()
 	b.m.mu.Lock()
 	defer b.m.mu.Unlock()
-	st := BackendStats{Session: b.id}
+	st := BackendStats{Session: b.id, Standbys: standbys}
 	st.Hits, st.Misses = b.session.Counts()
 	st.Recoveries = slices.Clone(b.mended)
 	for i, h := range b.session.Route().Hops {
@@ -435,6 +450,7 @@ func (b *MeshBackend) Close() {
 	b.m.mu.Lock()
 	delete(b.m.live, b)
 	b.m.mu.Unlock()
+	b.standby.close()
 	if b.circuit != nil {
 		b.circuit.Close()
 	}

@@ -31,9 +31,13 @@ type chat struct {
 }
 
 func newMesh(w *hoptest.World, id p2p.PeerID) *head.Mesh {
+	return newStandbyMesh(w, id, head.StandbyNone)
+}
+
+func newStandbyMesh(w *hoptest.World, id p2p.PeerID, mode head.StandbyMode) *head.Mesh {
 	m, err := head.NewMesh(head.MeshConfig{
 		Client: w.Client(id), Directory: w.Dir, Embed: hoptest.Embedder{}, Head: id,
-		Model: hoptest.Model, Layers: w.Layers, Hidden: w.Hidden, Logger: w.Log,
+		Model: hoptest.Model, Layers: w.Layers, Hidden: w.Hidden, Standby: mode, Logger: w.Log,
 	})
 	if err != nil {
 		w.T.Fatal(err)

@@ -6,6 +6,8 @@ var (
 	descSessions   = prometheus.NewDesc("meshnet_head_sessions", "Sessions of this head on the mesh.", nil, nil)
 	descRecoveries = prometheus.NewDesc("meshnet_head_recoveries_total", "Disturbances that sessions survived, by cause.", []string{"cause"}, nil)
 	descReplayed   = prometheus.NewDesc("meshnet_head_rows_replayed_total", "Rows computed again in recoveries.", nil, nil)
+	descStandbys   = prometheus.NewDesc("meshnet_head_standbys", "Peers that stand by for hops of this head's sessions.", nil, nil)
+	descShadowed   = prometheus.NewDesc("meshnet_head_standby_rows_total", "Rows that standbys were given.", nil, nil)
 	descRecovering = prometheus.NewDesc("meshnet_head_recovery_seconds_total", "Time from noticing a disturbance to the answer of the interrupted step.", nil, nil)
 )
 
@@ -14,6 +16,8 @@ type tally struct {
 	causes map[string]int
 	rows   int
 	ms     float64
+
+	shadowed int // rows given to standbys
 }
 
 func (t *tally) add(r Recovery) {
@@ -27,7 +31,7 @@ func (t *tally) add(r Recovery) {
 
 // Describe implements prometheus.Collector.
 func (m *Mesh) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSessions, descRecoveries, descReplayed, descRecovering} {
+	for _, d := range []*prometheus.Desc{descSessions, descRecoveries, descReplayed, descRecovering, descStandbys, descShadowed} {
 		ch <- d
 	}
 }
@@ -45,4 +49,10 @@ func (m *Mesh) Collect(ch chan<- prometheus.Metric) {
 	}
 	count(descReplayed, float64(m.tally.rows))
 	count(descRecovering, m.tally.ms/1000)
+	standing := 0
+	for _, n := range m.standing {
+		standing += n
+	}
+	ch <- prometheus.MustNewConstMetric(descStandbys, prometheus.GaugeValue, float64(standing))
+	count(descShadowed, float64(m.tally.shadowed))
 }

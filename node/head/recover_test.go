@@ -2,6 +2,7 @@ package head_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"runtime"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/meshnet/meshnet/node/head"
 	"github.com/meshnet/meshnet/p2p"
 	"github.com/meshnet/meshnet/route"
 	"github.com/meshnet/meshnet/route/hop/hoptest"
@@ -37,13 +39,19 @@ func frames(w *hoptest.World, id p2p.PeerID) (n int) {
 // TestFiftyKills: one conversation survives fifty kills, one after another, and when
 // it is over nothing is left of them: no goroutines, no words, no traffic.
 func TestFiftyKills(t *testing.T) {
+	for _, mode := range []head.StandbyMode{head.StandbyNone, head.StandbyAll} {
+		t.Run(fmt.Sprint(mode), func(t *testing.T) { fiftyKills(t, mode) })
+	}
+}
+
+func fiftyKills(t *testing.T, mode head.StandbyMode) {
 	synctest.Test(t, func(t *testing.T) {
 		w := spares(t)
 		defer w.Close()
 		log := &lines{}
 		w.Log = slog.New(log)
 		spans := map[p2p.PeerID][2]int{"a": {0, 4}, "b": {4, 8}, "c": {8, 12}, "a2": {0, 4}, "b2": {4, 8}, "c2": {8, 12}}
-		m := newMesh(w, "head")
+		m := newStandbyMesh(w, "head", mode)
 		first := begin(t, m.Backend(), 2, 40)
 		first.steps(2)
 		first.b.Close()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshnet/meshnet/node/head"
 	"github.com/meshnet/meshnet/p2p"
 	"github.com/meshnet/meshnet/p2p/p2ptest"
 	"github.com/meshnet/meshnet/p2p/wire"
@@ -54,14 +55,19 @@ func (m *meter) watch(v *hoptest.Volunteer, also func(rows int)) {
 // refilled is four peers in a row with stand-ins, and a session of several frames
 // that has decoded a little.
 type refilled struct {
-	w *hoptest.World
-	m meter
-	c *chat
+	w    *hoptest.World
+	m    meter
+	mesh *head.Mesh
+	c    *chat
 }
 
 var fourSpans = map[p2p.PeerID][2]int{"a": {0, 3}, "b": {3, 6}, "c": {6, 9}, "d": {9, 12}}
 
 func newRefilled(t *testing.T, stand string, keep int64, rigid, star bool) *refilled {
+	return newRefilledWith(t, head.StandbyNone, stand, keep, rigid, star)
+}
+
+func newRefilledWith(t *testing.T, mode head.StandbyMode, stand string, keep int64, rigid, star bool) *refilled {
 	r := &refilled{w: world(t)}
 	r.w.Keep = keep
 	r.m.reset()
@@ -88,7 +94,8 @@ func newRefilled(t *testing.T, stand string, keep int64, rigid, star bool) *refi
 			}
 		}
 	}
-	m := newMesh(r.w, "head")
+	r.mesh = newStandbyMesh(r.w, "head", mode)
+	m := r.mesh
 	r.c = begin(t, m.Backend(), 1, 1300)
 	r.c.steps(4)
 	r.m.reset()

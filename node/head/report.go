@@ -22,6 +22,7 @@ type MeshReport struct {
 	BytesPerToken float64          `json:"bytes_per_token"`
 	Cache         CacheReport      `json:"cache"`
 	Recoveries    []RecoveryReport `json:"recoveries"`
+	Standbys      []StandbyReport  `json:"standbys,omitempty"`
 }
 
 // HopReport is one hop of the last route.
@@ -30,6 +31,15 @@ type HopReport struct {
 	Start      int     `json:"start"`
 	End        int     `json:"end"`
 	MsPerToken float64 `json:"ms_per_token"`
+}
+
+// StandbyReport is a peer that was kept ready to the end: how many rows it held and lacked.
+type StandbyReport struct {
+	Peer   string `json:"peer"`
+	Start  int    `json:"start"`
+	End    int    `json:"end"`
+	Rows   int    `json:"rows"`
+	Behind int    `json:"behind"`
 }
 
 // CacheReport counts steps that found what they needed on the peers, and those that did not.
@@ -87,6 +97,9 @@ func meshReport(r *Result) *MeshReport {
 	}
 	for _, v := range st.Recoveries {
 		m.Recoveries = append(m.Recoveries, NewRecoveryReport(v))
+	}
+	for _, s := range st.Standbys {
+		m.Standbys = append(m.Standbys, StandbyReport(s))
 	}
 	return m
 }

@@ -144,3 +144,117 @@ func TestEverySplit(t *testing.T) {
 		})
 	}
 }
+
+// TestStandbyRealModel: a standby of a real (tiny) model that was filled while its hop
+// served goes on with the same bits, whatever the type of cache.
+func TestStandbyRealModel(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tiny.gguf")
+	if err := tiny.WriteFile(path, 1); err != nil {
+		t.Fatal(err)
+	}
+	m, err := shard.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	info := m.Info()
+	h, err := m.LoadHead(shard.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	var engines [3]*shard.Engine // whole, first half, second half
+	for i, r := range [][2]int{{0, info.Layers}, {0, info.Layers / 2}, {info.Layers / 2, info.Layers}} {
+		if engines[i], err = m.LoadRange(r[0], r[1], shard.Options{}); err != nil {
+			t.Fatal(err)
+		}
+		defer engines[i].Close()
+	}
+	for _, kept := range []wire.CacheType{wire.CacheF32, wire.CacheQ8} {
+		for killed := range 2 {
+			t.Run(fmt.Sprintf("%v, hop %d", kept, killed), func(t *testing.T) {
+				n := p2ptest.New()
+				defer n.Close()
+				dir := hoptest.NewDirectory()
+				for i, id := range []p2p.PeerID{"a", "b", "a2", "b2"} {
+					store, err := cache.New(cache.Config{TTL: time.Minute, MaxSessions: 4, MaxBytes: 1 << 30})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer store.Close()
+					hearts := hop.NewHearts(n.Peer(id), nil)
+					defer hearts.Close()
+					start, end := i%2*info.Layers/2, (i%2+1)*info.Layers/2
+					s, err := hop.NewServer(hop.ServerConfig{
+						Engine: layers{engines[1+i%2]}, Cache: store, Streamer: n.Peer(id), Hearts: hearts, Model: hoptest.Model,
+						Start: start, End: end, Layers: info.Layers, Hidden: info.Hidden, MaxLen: 4096,
+					})
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer s.Close()
+					n.Peer(id).Handle(p2p.ActivationProtocol, s.Handle)
+					n.Peer(id).Handle(p2p.HeartbeatProtocol, s.HandleHeartbeat)
+					dir.Put(wire.Offer{
+						Model: hoptest.Model, Layers: uint32(info.Layers), Peer: string(id), Start: uint32(start), End: uint32(end), State: wire.Online,
+						CacheTypes: wire.AllCacheTypes, DecodeMicros: uint32(1000 * (1 + i/2)),
+					})
+				}
+				hearts := hop.NewHearts(n.Peer("head"), nil)
+				defer hearts.Close()
+				mesh, err := head.NewMesh(head.MeshConfig{
+					Client: hop.NewClient(n.Peer("head"), hearts, nil), Directory: dir, Embed: h, Head: "head", Standby: head.StandbyAll,
+					Model: hoptest.Model, Layers: info.Layers, Hidden: info.Hidden, Cache: kept,
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				b, plain := mesh.Backend(), head.NewLocal(layers{engines[0]}, h, info.Layers, info.Hidden, kept, false).Backend()
+				defer b.Close()
+				defer plain.Close()
+				for _, x := range []head.Backend{b, plain} {
+					if err := x.Begin(context.Background(), session(1), 1200, nil); err != nil {
+						t.Fatal(err)
+					}
+				}
+				var ids []int32
+				for i := range 300 {
+					ids = append(ids, int32(i*7%info.Vocab))
+				}
+				past := 0
+				step := func() {
+					t.Helper()
+					got, err := b.Forward(context.Background(), ids, past, 1)
+					if err != nil {
+						t.Fatal(err)
+					}
+					if want, err := plain.Forward(context.Background(), ids, past, 1); err != nil || !slices.Equal(got, want) {
+						t.Fatalf("after %d tokens the rows differ from the model in one piece (%v)", len(ids), err)
+					}
+					past = len(ids)
+					ids = append(ids, int32(past%info.Vocab))
+				}
+				step()
+				step()
+				for end := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+					st := b.Stats().Standbys
+					if len(st) == 2 && st[0].Behind == 0 && st[1].Behind == 0 {
+						break
+					}
+					if time.Now().After(end) {
+						t.Fatalf("standbys %+v", st)
+					}
+				}
+				n.Kill([]p2p.PeerID{"a", "b"}[killed])
+				for range 10 {
+					step()
+				}
+				st := b.Stats()
+				// How few rows are computed again is asserted where no clock runs (TestStandby).
+				if len(st.Recoveries) == 0 || st.Route[killed].Peer != []string{"a2", "b2"}[killed] {
+					t.Errorf("route %+v, recoveries %+v", st.Route, st.Recoveries)
+				}
+			})
+		}
+	}
+}

@@ -82,8 +82,13 @@ func (s *storm) run() {
 
 // TestStorm runs sessions of two heads through random disturbances. A session may
 // end in an honest error; what it answers before must be right.
-func TestStorm(t *testing.T) {
-	from, n := uint64(0), uint64(60)
+func TestStorm(t *testing.T) { weather(t, head.StandbyNone, 60) }
+
+// TestStandbyStorm is TestStorm with standbys.
+func TestStandbyStorm(t *testing.T) { weather(t, head.StandbyAll, 30) }
+
+func weather(t *testing.T, mode head.StandbyMode, n uint64) {
+	from := uint64(0)
 	if s := os.Getenv("MESHNET_STORM_SEED"); s != "" {
 		v, err := strconv.ParseUint(s, 10, 64)
 		if err != nil {
@@ -104,7 +109,7 @@ func TestStorm(t *testing.T) {
 			weather.Go(s.run)
 			var mu sync.Mutex
 			for h := 1; h <= 2; h++ {
-				m := newMesh(w, p2p.PeerID(fmt.Sprint("head", h)))
+				m := newStandbyMesh(w, p2p.PeerID(fmt.Sprint("head", h)), mode)
 				for i := range 2 {
 					sessions.Go(func() {
 						steps, rec, err := weathered(t, m.Backend(), h*10+i)
@@ -117,7 +122,7 @@ func TestStorm(t *testing.T) {
 						case strings.Contains(err.Error(), "no route") || strings.Contains(err.Error(), "gave up"):
 							gaveUp++
 						default:
-							t.Errorf("MESHNET_STORM_SEED=%d go test -run TestStorm: after %d steps: %v\n%s", seed, steps, err, strings.Join(s.log, "\n"))
+							t.Errorf("MESHNET_STORM_SEED=%d go test -run %s: after %d steps: %v\n%s", seed, t.Name(), steps, err, strings.Join(s.log, "\n"))
 						}
 					})
 				}
@@ -128,7 +133,7 @@ func TestStorm(t *testing.T) {
 		})
 	}
 	t.Logf("%d sessions finished, %d gave up honestly, %d recoveries", finished, gaveUp, recovered)
-	if from == 0 && (finished < 100 || recovered < 100) {
+	if from == 0 && (finished < int(n)*5/3 || recovered < int(n)*5/3) {
 		t.Errorf("only %d sessions of %d finished, with %d recoveries", finished, n*4, recovered)
 	}
 }

@@ -485,6 +485,9 @@ func (r *run) uses(ctx context.Context) map[*chat][]string {
 		}
 		routes[name] = map[string][]string{}
 		for _, hop := range s.Sessions {
+			if hop.Standby {
+				continue
+			}
 			routes[name][hop.Session] = append(routes[name][hop.Session], r.mesh.Name(hop.Peer))
 		}
 	}

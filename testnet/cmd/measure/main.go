@@ -1,10 +1,11 @@
 // Command measure makes the tables of docs/measurements.md that need a whole mesh:
-// what a decode step costs in bytes and time as an answer grows, and what a
-// split costs against one node and one process. Every figure of a row is taken in
+// what a decode step costs in bytes and time as an answer grows, what a split costs
+// against one node and one process, and how long a killed hop is missed. Every figure of a row is taken in
 // turns with the others of that row, and medians are printed, as Markdown.
 //
 //	go run ./testnet/cmd/measure -model qwen2.5-coder-0.5b split
 //	go run ./testnet/cmd/measure growth
+//	go run ./testnet/cmd/measure standby
 //	go run ./testnet/cmd/measure -ref 'llama-bench-like COMMAND that prints JSON' engine
 //	go run ./testnet/cmd/measure -ref 'COMMAND that writes logits' -text FILE quality FILE.gguf...
 package main
@@ -58,11 +59,11 @@ func main() {
 }
 
 func (m *measure) run(what string) error {
-	verbs := map[string]func() error{"growth": m.growth, "split": m.split, "engine": m.engine,
+	verbs := map[string]func() error{"growth": m.growth, "split": m.split, "engine": m.engine, "standby": m.standby,
 		"quality": func() error { return m.quality(flag.Args()[1:]) }}
 	do := verbs[what]
 	if do == nil {
-		return fmt.Errorf("measure what? growth, split, engine or quality; %q is none of them", what)
+		return fmt.Errorf("measure what? growth, split, engine, standby or quality; %q is none of them", what)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
