@@ -93,13 +93,14 @@ func (f *Attested) check() *BadError {
 const attestSignPrefix = "meshnet attest 1\n"
 
 // Statement is what a hop signs: f without epoch and seq, in fixed places, after
-// the model, and the form of the rows that were digested.
-func (f *Attested) Statement(model Fingerprint, t DType) []byte {
+// the model, the form of the rows that were digested and how the hop kept its state,
+// which the rows depend on.
+func (f *Attested) Statement(model Fingerprint, t DType, c CacheType) []byte {
 	b := append([]byte(attestSignPrefix), model[:]...)
 	b = append(b, f.Session[:]...)
 	b = binary.BigEndian.AppendUint32(b, f.Start)
 	b = binary.BigEndian.AppendUint32(b, f.End)
-	b = append(b, byte(t))
+	b = append(b, byte(t), byte(c))
 	b = binary.BigEndian.AppendUint32(b, f.Rows)
 	b = append(b, f.In[:]...)
 	return append(b, f.Out[:]...)

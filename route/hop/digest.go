@@ -120,7 +120,7 @@ func (ss *session) attest(q *wire.Attest) {
 	}
 	err := errors.New("this peer has no key")
 	if sign := ss.srv.cfg.Sign; sign != nil {
-		a.Signature, err = sign(a.Statement(o.Model, o.DType))
+		a.Signature, err = sign(a.Statement(o.Model, o.DType, o.CacheType))
 	}
 	if err != nil {
 		ss.tell(wire.Error{Seq: q.Seq, Code: wire.CodeInternal, Text: "sign: " + err.Error()})
@@ -163,7 +163,7 @@ func (c *Circuit) attested(l *leg, f *wire.Attested, nonsense func(wire.Code, st
 	case f.Rows != w.rows || int(f.Start) != h.Start || int(f.End) != h.End:
 		return nonsense(wire.CodeBadFrame, fmt.Sprintf("attests %d rows of layers [%d, %d), asked for %d of [%d, %d)", f.Rows, f.Start, f.End, w.rows, h.Start, h.End))
 	}
-	if err := w.verify(string(h.Peer.ID), f.Statement(c.req.Model, c.req.DType), f.Signature); err != nil {
+	if err := w.verify(string(h.Peer.ID), f.Statement(c.req.Model, c.req.DType, c.req.Cache), f.Signature); err != nil {
 		return nonsense(wire.CodeBadFrame, "ATTESTED: "+err.Error())
 	}
 	c.mu.Lock()

@@ -79,12 +79,12 @@ func TestStatement(t *testing.T) {
 	f := wire.Attested{Session: sid, Epoch: 9, Seq: 8, Start: 3, End: 7, Rows: 515, In: wire.Digest{1}, Out: wire.Digest{2}}
 	var want bytes.Buffer
 	want.WriteString("meshnet attest 1\n")
-	for _, v := range []any{hoptest.Model, sid, uint32(3), uint32(7), byte(2), uint32(515), f.In, f.Out} {
+	for _, v := range []any{hoptest.Model, sid, uint32(3), uint32(7), byte(2), byte(3), uint32(515), f.In, f.Out} {
 		if err := binary.Write(&want, binary.BigEndian, v); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if got := f.Statement(hoptest.Model, wire.F16); !bytes.Equal(got, want.Bytes()) {
+	if got := f.Statement(hoptest.Model, wire.F16, wire.CacheQ8); !bytes.Equal(got, want.Bytes()) {
 		t.Errorf("% x, want % x", got, want.Bytes())
 	}
 }
@@ -187,7 +187,7 @@ func TestAttestFollows(t *testing.T) {
 // is out.
 func TestAttestLies(t *testing.T) {
 	sign := func(f *wire.Attested, id p2p.PeerID) {
-		f.Signature, _ = hoptest.Signer(id)(f.Statement(hoptest.Model, wire.F32))
+		f.Signature, _ = hoptest.Signer(id)(f.Statement(hoptest.Model, wire.F32, wire.DefaultCacheType))
 	}
 	for name, lie := range map[string]func(f *wire.Attested){
 		"forged":                  func(f *wire.Attested) { f.Out[0]++ },
