@@ -20,6 +20,11 @@ const (
 	// that claim to be fast and never answer would take turns, each back from its ban
 	// when the next one fails, and nobody else be asked.
 	doubtFor = 10 * time.Minute
+	// A peer that was caught computing other than it should stays out for liarFor; of
+	// two who accuse each other both do for suspectFor. Nothing ends that earlier: it
+	// does all else well.
+	liarFor    = 24 * time.Hour
+	suspectFor = 10 * time.Minute
 )
 
 // Bans remembers which peers disappointed a head: 15 s × 2ⁿ, at most 10 min,
@@ -36,8 +41,9 @@ type ban struct {
 	until time.Duration
 	doubt time.Duration // until when others are preferred
 	times int
-	lost  bool   // its connection broke: an offer made since shows that it is back
-	seq   uint64 // of its offer then
+	lost  bool          // its connection broke: an offer made since shows that it is back
+	seq   uint64        // of its offer then
+	lied  time.Duration // until when it is banned whatever else it does
 }
 
 // NewBans returns an empty list; the seed fixes the spread.
@@ -83,6 +89,19 @@ func (b *Bans) Doubt(id p2p.PeerID, until time.Duration) {
 	put(b.m, id, e)
 }
 
+// Lied bans a peer whose rows were wrong, for sure or as one of two.
+func (b *Bans) Lied(id p2p.PeerID, sure bool, now time.Duration) {
+	e, long := b.m[id], suspectFor
+	if sure {
+		long = liarFor
+	}
+	e.lied = max(e.lied, now+long)
+	put(b.m, id, e)
+}
+
+// Liar says whether a peer is banned for its rows.
+func (b *Bans) Liar(id p2p.PeerID, now time.Duration) bool { return now < b.m[id].lied }
+
 // Back ends the ban of a peer that was lost if it made an offer since; it stays in
 // doubt. A machine that was started again is there at once, and may hold what nobody
 // else does.
@@ -104,7 +123,7 @@ func (b *Bans) longer(e ban, first, now time.Duration) ban {
 	}
 	spread := 1 + banSpread*(2*b.unit()-1)
 	d = time.Duration(float64(d) * spread)
-	return ban{until: now + d, doubt: now + d + doubtFor, times: e.times + 1}
+	return ban{until: now + d, doubt: now + d + doubtFor, times: e.times + 1, lied: e.lied}
 }
 
 // Sever remembers that one peer cannot reach another, so that the next session
@@ -135,14 +154,21 @@ func (b *Bans) Rest(id p2p.PeerID, until, now time.Duration) {
 	put(b.m, id, e)
 }
 
-// Forgive ends a peer's ban: it did what was asked.
-func (b *Bans) Forgive(id p2p.PeerID) { delete(b.m, id) }
+// Forgive ends a peer's ban: it did what was asked. What a liar did was no proof of
+// anything.
+func (b *Bans) Forgive(id p2p.PeerID) {
+	if e := b.m[id]; e.lied > 0 {
+		b.m[id] = ban{lied: e.lied}
+		return
+	}
+	delete(b.m, id)
+}
 
 // Now is the set of peers banned at a time.
 func (b *Bans) Now(now time.Duration) map[p2p.PeerID]bool {
 	set := map[p2p.PeerID]bool{}
 	for id, e := range b.m {
-		if now < e.until {
+		if now < max(e.until, e.lied) {
 			set[id] = true
 		}
 	}
@@ -165,10 +191,10 @@ func put[K comparable](m map[K]ban, k K, e ban) {
 	if _, ok := m[k]; !ok && len(m) >= maxBans {
 		first := time.Duration(1<<63 - 1)
 		for _, v := range m {
-			first = min(first, v.until)
+			first = min(first, max(v.until, v.lied))
 		}
 		for k, v := range m {
-			if v.until == first {
+			if max(v.until, v.lied) == first {
 				delete(m, k)
 			}
 		}

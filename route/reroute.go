@@ -244,6 +244,9 @@ func (s *Session) plan(at time.Duration) []Action {
 		// failed in this step ever more rarely: without them there is no answer at all.
 		pardon := map[p2p.PeerID]bool{}
 		for _, n := range gap.Near {
+			if s.cfg.Bans.Liar(n.Peer, at) {
+				continue // no answer is better than another one
+			}
 			if next := s.tries[n.Peer].next; next > at {
 				until = min(until, next)
 			} else {

@@ -216,6 +216,9 @@ func (s *Session) forward(at time.Duration, f Forward) []Action {
 	if f.Past < s.answered {
 		s.takenBack()
 	}
+	if acts, moved := s.dropLiar(at); moved {
+		return acts
+	}
 	if acts, moved := s.moveAway(at); moved {
 		return acts
 	}

@@ -61,6 +61,8 @@ func play(t *testing.T, script string) string {
 			if err := queryLine(&q, f); err != nil {
 				t.Fatalf("%q: %v", line, err)
 			}
+		case f[1] == "lied": // lied PEER [sure]
+			cfg.Bans.Lied(p2p.PeerID(f[2]), len(f) > 3, at)
 		case f[1] == "standby": // standby HOP [not PEER]
 			i, err := strconv.Atoi(f[2])
 			if err != nil {
@@ -187,6 +189,34 @@ func show(a Action) string {
 }
 
 // TestBans: 15 s, doubled each time, at most 10 min, ±20 %, reset by success.
+// TestLied: what a liar does besides ends nothing, and it is out for as long as the case
+// is clear.
+func TestLied(t *testing.T) {
+	b := NewBans(42)
+	for id, c := range map[p2p.PeerID]struct {
+		sure bool
+		long time.Duration
+	}{"sure": {true, 24 * time.Hour}, "one of two": {false, 10 * time.Minute}} {
+		b.Lost(id, 1, 0)
+		b.Lied(id, c.sure, 0)
+		b.Back(id, 2, time.Second)
+		b.Forgive(id)
+		b.Ban(id, time.Second)
+		b.Forgive(id)
+		if at := c.long - 1; !b.Liar(id, at) || !b.Now(at)[id] {
+			t.Errorf("%s is asked again before %v", id, c.long)
+		}
+		if b.Liar(id, c.long) || b.Now(c.long)[id] {
+			t.Errorf("%s is out for longer than %v", id, c.long)
+		}
+	}
+	b.Lied("sure", true, 0)
+	b.Lied("sure", false, 0)
+	if !b.Liar("sure", time.Hour) {
+		t.Error("a doubt ends a certainty")
+	}
+}
+
 func TestBans(t *testing.T) {
 	b := NewBans(42)
 	now := time.Duration(0)
