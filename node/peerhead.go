@@ -5,10 +5,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/meshnet/meshnet/node/head"
 	"github.com/meshnet/meshnet/p2p"
+	"github.com/meshnet/meshnet/p2p/host"
 	"github.com/meshnet/meshnet/p2p/wire"
 	"github.com/meshnet/meshnet/route"
 	"github.com/meshnet/meshnet/route/hop"
@@ -23,6 +25,7 @@ type HeadConfig struct {
 	Threads int
 	Cache   wire.CacheType // of its sessions; 0: wire.DefaultCacheType
 	Standby bool           // a second peer is kept ready for every hop, else for those that leave
+	Verify  float64        // percent of the spans that another holder checks
 	Runner  chat.Runner
 }
 
@@ -62,6 +65,7 @@ func OpenHead(ctx context.Context, cfg HeadConfig) (_ *HeadPeer, err error) {
 	h.mesh, err = head.NewMesh(head.MeshConfig{
 		Client: hop.NewClient(h.node.host, h.node.hearts, h.node.log), Directory: directory{h.node}, Embed: h.weights, Head: h.node.Self(), Model: cfg.Model.Fingerprint,
 		Layers: info.Layers, Hidden: info.Hidden, Cache: cfg.Cache, Standby: standby, Seed: seed, Logger: h.node.log,
+		Verify: head.Verify{Percent: cfg.Verify, Signed: host.Verify, Compute: (&arbiter{weights: cfg.Weights, threads: cfg.Threads}).compute},
 	})
 	if err != nil {
 		return nil, err
@@ -72,6 +76,43 @@ func OpenHead(ctx context.Context, cfg HeadConfig) (_ *HeadPeer, err error) {
 	}
 	h.control, err = h.node.serveControl(h.Status, controls{})
 	return h, err
+}
+
+// arbiter computes layers on the head's machine where two peers come to different
+// rows, one dispute at a time: the layers are loaded for it.
+type arbiter struct {
+	mu      sync.Mutex
+	weights *shard.Model
+	threads int
+}
+
+// arbiterChunk bounds the engine's scratch memory; the bits do not depend on it.
+const arbiterChunk = 512
+
+func (a *arbiter) compute(ctx context.Context, start, end int, t wire.CacheType, x []float32) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if t == 0 {
+		t = wire.DefaultCacheType
+	}
+	e, err := a.weights.LoadRange(start, end, shard.Options{Threads: a.threads})
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	st, err := e.NewState(start, end, shard.CacheType(t))
+	if err != nil {
+		return err
+	}
+	defer st.Close()
+	for n := e.Hidden(); len(x) > 0; {
+		rows := min(arbiterChunk, len(x)/n)
+		if err := e.Forward(ctx, []shard.Item{{State: st, Rows: rows, X: x[:rows*n]}}); err != nil {
+			return err
+		}
+		x = x[rows*n:]
+	}
+	return nil
 }
 
 // Close ends the head and returns when all its goroutines have ended. Requests
@@ -131,6 +172,13 @@ func (h *HeadPeer) Status() Status {
 				Rows: uint64(sb.Rows), Standby: true, Behind: sb.Behind,
 			})
 		}
+	}
+	found, checks := h.mesh.Findings()
+	s.Checks = &CheckStatus{Agreed: checks.Agreed, Differed: checks.Differed, Skipped: checks.Skipped}
+	for _, f := range found {
+		s.Checks.Findings = append(s.Checks.Findings, FindingStatus{
+			Session: hex.EncodeToString(f.Session[:4]), Peers: f.Peers, Sure: f.Sure, Start: f.Start, End: f.End, Rows: f.Rows, At: f.At, What: f.Text,
+		})
 	}
 	for _, r := range h.mesh.Recent() {
 		rep := head.NewRecoveryReport(r)

@@ -28,6 +28,7 @@ type Status struct {
 	Cache    *CacheStatus    `json:"cache,omitempty"`
 
 	Recoveries []head.RecoveryReport `json:"recoveries,omitempty"` // of this head, the last ones
+	Checks     *CheckStatus          `json:"checks,omitempty"`     // of a head
 }
 
 // NodeStatus says who the node is.
@@ -125,6 +126,26 @@ type SessionStatus struct {
 	// Standby: the peer is only kept ready by the head; it holds Rows and lacks Behind.
 	Standby bool `json:"standby,omitempty"`
 	Behind  int  `json:"behind,omitempty"`
+}
+
+// CheckStatus counts the checks that a head had others make of its hops' rows.
+type CheckStatus struct {
+	Agreed   int             `json:"agreed"`
+	Differed int             `json:"differed"`
+	Skipped  int             `json:"skipped"`
+	Findings []FindingStatus `json:"findings,omitempty"` // the last ones
+}
+
+// FindingStatus is a check that came to other rows.
+type FindingStatus struct {
+	Session string    `json:"session"`
+	Peers   []string  `json:"peers"` // left out since; several if it can't be told who was wrong
+	Sure    bool      `json:"sure"`
+	Start   int       `json:"start"`
+	End     int       `json:"end"`
+	Rows    int       `json:"rows"`
+	At      time.Time `json:"at"`
+	What    string    `json:"what"`
 }
 
 // CacheStatus is the settings of the session cache and its use.

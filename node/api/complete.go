@@ -92,6 +92,7 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, kind string, c
 	ctx, cancel := context.WithTimeout(r.Context(), s.cfg.Timeout)
 	defer cancel()
 	w.Header().Set("X-Meshnet-Session", head.SessionHex(req.Session))
+	req.Whole = !c.Stream
 	withUsage := c.StreamOptions != nil && c.StreamOptions.IncludeUsage
 
 	var out *stream
@@ -113,6 +114,9 @@ func (s *Server) complete(w http.ResponseWriter, r *http.Request, kind string, c
 		res, err = func() (head.Result, error) {
 			defer s.gate.leave()
 			return s.cfg.Engine.Generate(ctx, req, func(d head.Delta) error {
+				if d.Again {
+					logprobs = nil
+				}
 				if out == nil {
 					logprobs = append(logprobs, d.Tokens...)
 					return nil

@@ -49,6 +49,7 @@ func fromHead(err error) *apiError {
 		known *apiError
 		long  *head.TooLongError
 		gap   *route.GapError
+		wrong *head.WrongRowsError
 	)
 	switch {
 	case errors.As(err, &known):
@@ -59,6 +60,8 @@ func fromHead(err error) *apiError {
 		return invalid("", err.Error())
 	case errors.As(err, &gap):
 		return &apiError{status: http.StatusServiceUnavailable, kind: "server_error", code: "no_route", message: err.Error(), retry: 5 * time.Second}
+	case errors.As(err, &wrong):
+		return &apiError{status: http.StatusBadGateway, kind: "server_error", code: "wrong_rows", message: err.Error()}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &apiError{status: http.StatusGatewayTimeout, kind: "server_error", code: "timeout", message: "the answer took too long: " + err.Error()}
 	case errors.Is(err, context.Canceled):

@@ -20,8 +20,12 @@ type Backend interface {
 	// Forward applies the layers to ids[past:], where ids are all tokens of the
 	// session so far and the first past of them were applied by earlier calls, and
 	// returns the last want rows: want x hidden float32, valid until the next call.
-	// past may be less than what was applied before: the rest is forgotten.
+	// past may be less than what was applied before: the rest is forgotten. A
+	// *DistrustError says that nothing was done and earlier rows may have been wrong.
 	Forward(ctx context.Context, ids []int32, past, want int) ([]float32, error)
+	// Settle waits, for seconds at most, until what the answer was made of is checked as
+	// far as it is to be. The error is a *DistrustError as of Forward, or ctx's.
+	Settle(ctx context.Context) error
 	// Stats is the session so far. It stays valid after Close and may ask the hops
 	// (at most a second).
 	Stats() BackendStats
@@ -66,6 +70,7 @@ type BackendStats struct {
 	Misses        int     // cache misses reported by hops
 	Recoveries    []Recovery
 	Standbys      []StandbyStat
+	Verified      VerifyStat
 }
 
 // HopStat is one hop of the latest route.

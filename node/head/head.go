@@ -18,6 +18,7 @@ import (
 	"github.com/meshnet/meshnet/p2p/wire"
 	"github.com/meshnet/meshnet/shard"
 	"github.com/meshnet/meshnet/shard/chat"
+	"github.com/meshnet/meshnet/shard/sample"
 	"github.com/meshnet/meshnet/shard/token"
 )
 
@@ -103,10 +104,31 @@ func (h *Head) Generate(ctx context.Context, req Request, emit func(Delta) error
 
 	// Tokens go through the layers, what comes out becomes the next token.
 	finish := ""
-	for past := 0; err == nil && finish == ""; {
+	for past, anew := 0, 0; err == nil; {
+		if finish != "" {
+			if err = backend.Settle(ctx); err == nil {
+				break
+			}
+		}
 		began := h.cfg.Now()
 		var logits []float32
-		if logits, err = h.step(ctx, backend, a, past); err != nil {
+		if finish == "" {
+			logits, err = h.step(ctx, backend, a, past)
+		}
+		var doubt *DistrustError
+		if errors.As(err, &doubt) {
+			err = h.review(ctx, backend, a, past, doubt)
+			var wrong *WrongRowsError
+			if req.Whole && anew < maxAnew && errors.As(err, &wrong) {
+				anew++
+				if a, err = h.newAnswer(req, prompt, maxTokens, emit); err == nil {
+					err = a.emit(Delta{Again: true})
+				}
+				past, finish, res.IDs = 0, "", nil
+			}
+			continue
+		}
+		if err != nil {
 			break
 		}
 		finish, err = a.next(logits)
@@ -132,6 +154,71 @@ func (h *Head) Generate(ctx context.Context, req Request, emit func(Delta) error
 		err = fmt.Errorf("answer cut off after %d tokens: %w", len(res.IDs), context.Cause(ctx))
 	}
 	return res, err
+}
+
+// An answer is made anew, or its choices again, at most so often because peers computed
+// wrong rows.
+const maxAnew = 4
+
+// review computes the rows from d.From on again and chooses from them again: what was
+// chosen before must be what is chosen now. past is how many tokens were applied.
+// Disturbed once more it begins once more.
+func (h *Head) review(ctx context.Context, b Backend, a *answer, past int, d *DistrustError) error {
+	if past == 0 {
+		return nil // nothing was chosen yet
+	}
+	if a.req.Logits != nil {
+		return &WrongRowsError{Finding: d.Finding} // logits that are out can't be taken back
+	}
+	for range maxAnew {
+		err := h.choose(ctx, b, a, past, d)
+		var more *DistrustError
+		if !errors.As(err, &more) {
+			return err
+		}
+		more.From = min(more.From, d.From)
+		d = more
+	}
+	return &WrongRowsError{Finding: d.Finding}
+}
+
+// choose makes the choices of an answer again, from the applied tokens' rows.
+func (h *Head) choose(ctx context.Context, b Backend, a *answer, applied int, d *DistrustError) error {
+	s, err := sample.New(a.req.Sampling, h.cfg.Vocab)
+	if err != nil {
+		return err
+	}
+	for _, id := range a.ids[:a.prompt] {
+		s.Accept(id)
+	}
+	logits := make([]float32, logitRows*h.cfg.Vocab)
+	for at := a.prompt - 1; at < applied; { // the row from which ids[at+1] was chosen
+		rows, past := min(logitRows, applied-at), at
+		if at == a.prompt-1 {
+			past = min(d.From, at) // what is believed comes out of the caches
+		}
+		hidden, err := b.Forward(ctx, a.ids[:at+rows], past, rows)
+		if err != nil {
+			return err
+		}
+		if err := h.cfg.Output.Logits(hidden, rows, logits[:rows*h.cfg.Vocab]); err != nil {
+			return err
+		}
+		for i := range rows {
+			id, _, err := s.Next(logits[i*h.cfg.Vocab:][:h.cfg.Vocab])
+			if err != nil {
+				return err
+			}
+			next := at + i + 1
+			same := next < len(a.ids) && id == a.ids[next] || next == len(a.ids) && a.tok.EOG(id) && !a.req.IgnoreEOG
+			if !same {
+				return &WrongRowsError{Finding: d.Finding, Tokens: next - a.prompt}
+			}
+			s.Accept(id)
+		}
+		at += rows
+	}
+	return nil
 }
 
 // room is how many tokens the answer may have.

@@ -72,8 +72,9 @@ func (p *played) Logits(x []float32, rows int, dst []float32) error {
 	return nil
 }
 
-func (p *played) Stats() BackendStats { return BackendStats{Hits: 7} }
-func (p *played) Close()              { p.closed++ }
+func (p *played) Settle(context.Context) error { return nil }
+func (p *played) Stats() BackendStats          { return BackendStats{Hits: 7} }
+func (p *played) Close()                       { p.closed++ }
 
 // vocabulary is the tiny model's: every byte is a token.
 func vocabulary(t *testing.T) *token.Tokenizer {

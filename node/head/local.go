@@ -110,6 +110,9 @@ func (b *LocalBackend) chunk(ctx context.Context, ids []int32, x []float32) erro
 	return b.l.engine.Forward(ctx, []hop.Work{{State: b.state, Rows: len(ids), X: x}})
 }
 
+// Settle implements Backend.
+func (b *LocalBackend) Settle(context.Context) error { return nil }
+
 // Stats implements Backend.
 func (b *LocalBackend) Stats() BackendStats { return BackendStats{Session: b.id, Hits: b.hits} }
 

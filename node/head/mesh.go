@@ -40,6 +40,7 @@ type MeshConfig struct {
 	DType     wire.DType
 	Cache     wire.CacheType
 	Standby   StandbyMode
+	Verify    Verify
 	Seed      uint64 // spreads bans differently on every head
 	Logger    *slog.Logger
 }
@@ -59,12 +60,17 @@ type Mesh struct {
 	tally  tally
 
 	standing map[p2p.PeerID]int // standbys of all sessions, by peer
+	findings []Finding
+	verified VerifyStat
 }
 
 // NewMesh checks cfg.
 func NewMesh(cfg MeshConfig) (*Mesh, error) {
 	if cfg.Client == nil || cfg.Directory == nil || cfg.Embed == nil || cfg.Head == "" || cfg.Layers <= 0 || cfg.Hidden <= 0 {
 		return nil, errors.New("new mesh: client, directory, embeddings, head, layers and hidden are all needed")
+	}
+	if cfg.Verify.Percent > 0 && cfg.Verify.Signed == nil {
+		return nil, errors.New("new mesh: to verify, signatures must be checked")
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -134,6 +140,7 @@ type MeshBackend struct {
 	changed <-chan struct{}
 	circuit *hop.Circuit // the last that stood
 	standby *standbys
+	verify  *verifier
 	closing sync.WaitGroup
 	closed  bool
 
@@ -167,7 +174,7 @@ func (b *MeshBackend) Begin(ctx context.Context, id wire.SessionID, maxLen int, 
 	}
 	b.id, b.maxLen, b.notify, b.session = id, maxLen, n, s
 	b.log = cfg.Logger.With("session", fmt.Sprintf("%x", id[:4]))
-	b.standby = newStandbys(b)
+	b.standby, b.verify = newStandbys(b), newVerifier(b)
 	b.m.mu.Lock()
 	b.m.live[b] = struct{}{}
 	b.m.mu.Unlock()
@@ -203,6 +210,9 @@ func (b *MeshBackend) Forward(ctx context.Context, ids []int32, past, want int) 
 			b.step(route.Leaving{Peer: p})
 		}
 	}
+	if err := b.verify.begun(past); err != nil {
+		return nil, err
+	}
 	b.standby.begun(past)
 	b.ids, b.rows = ids, nil
 	b.trace.begin()
@@ -212,6 +222,7 @@ func (b *MeshBackend) Forward(ctx context.Context, ids []int32, past, want int) 
 		return nil, fmt.Errorf("forward token %d: %w", len(ids)-1, err)
 	}
 	b.standby.answered(ids)
+	b.verify.answered(ids, b.rows)
 	return b.rows, nil
 }
 
@@ -303,6 +314,7 @@ func (b *MeshBackend) open(ctx context.Context, a route.Open) (route.Event, erro
 	}
 	b.circuit = c
 	b.standby.stood(c, a.Route.Hops, a.Epoch)
+	b.verify.stood(c, a.Route.Hops, a.Epoch)
 	return route.Opened{Epoch: a.Epoch, Held: c.Held(), Linked: c.Linked()}, nil
 }
 
@@ -407,6 +419,9 @@ func (b *MeshBackend) report() {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
+// Settle implements Backend.
+func (b *MeshBackend) Settle(ctx context.Context) error { return b.verify.settle(ctx) }
+
 // Stats implements Backend.
 func (b *MeshBackend) Stats() BackendStats {
 	if b.session == nil || b.closed {
@@ -418,10 +433,10 @@ func (b *MeshBackend) Stats() BackendStats {
 		in = b.circuit.BytesIn() - b.inAtMark
 		counters = b.circuit.Counters(context.Background())
 	}
-	standbys := b.standby.stats()
+	standbys, verified := b.standby.stats(), b.verify.stats()
 	b.m.mu.Lock()
 	defer b.m.mu.Unlock()
-	st := BackendStats{Session: b.id, Standbys: standbys}
+	st := BackendStats{Session: b.id, Standbys: standbys, Verified: verified}
 	st.Hits, st.Misses = b.session.Counts()
 	st.Recoveries = slices.Clone(b.mended)
 	for i, h := range b.session.Route().Hops {
@@ -451,6 +466,7 @@ func (b *MeshBackend) Close() {
 	delete(b.m.live, b)
 	b.m.mu.Unlock()
 	b.standby.close()
+	b.verify.close()
 	if b.circuit != nil {
 		b.circuit.Close()
 	}

@@ -8,6 +8,7 @@ var (
 	descReplayed   = prometheus.NewDesc("meshnet_head_rows_replayed_total", "Rows computed again in recoveries.", nil, nil)
 	descStandbys   = prometheus.NewDesc("meshnet_head_standbys", "Peers that stand by for hops of this head's sessions.", nil, nil)
 	descShadowed   = prometheus.NewDesc("meshnet_head_standby_rows_total", "Rows that standbys were given.", nil, nil)
+	descChecks     = prometheus.NewDesc("meshnet_head_checks_total", "Checks of hops' rows by other holders, by outcome.", []string{"outcome"}, nil)
 	descRecovering = prometheus.NewDesc("meshnet_head_recovery_seconds_total", "Time from noticing a disturbance to the answer of the interrupted step.", nil, nil)
 )
 
@@ -31,7 +32,7 @@ func (t *tally) add(r Recovery) {
 
 // Describe implements prometheus.Collector.
 func (m *Mesh) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descSessions, descRecoveries, descReplayed, descRecovering, descStandbys, descShadowed} {
+	for _, d := range []*prometheus.Desc{descSessions, descRecoveries, descReplayed, descRecovering, descStandbys, descShadowed, descChecks} {
 		ch <- d
 	}
 }
@@ -55,4 +56,7 @@ func (m *Mesh) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(descStandbys, prometheus.GaugeValue, float64(standing))
 	count(descShadowed, float64(m.tally.shadowed))
+	count(descChecks, float64(m.verified.Agreed), "agreed")
+	count(descChecks, float64(m.verified.Differed), "differed")
+	count(descChecks, float64(m.verified.Skipped), "skipped")
 }

@@ -23,6 +23,7 @@ type MeshReport struct {
 	Cache         CacheReport      `json:"cache"`
 	Recoveries    []RecoveryReport `json:"recoveries"`
 	Standbys      []StandbyReport  `json:"standbys,omitempty"`
+	Checks        *ChecksReport    `json:"checks,omitempty"`
 }
 
 // HopReport is one hop of the last route.
@@ -40,6 +41,13 @@ type StandbyReport struct {
 	End    int    `json:"end"`
 	Rows   int    `json:"rows"`
 	Behind int    `json:"behind"`
+}
+
+// ChecksReport counts checks of hops' rows by other holders.
+type ChecksReport struct {
+	Agreed   int `json:"agreed"`
+	Differed int `json:"differed"`
+	Skipped  int `json:"skipped"`
 }
 
 // CacheReport counts steps that found what they needed on the peers, and those that did not.
@@ -97,6 +105,9 @@ func meshReport(r *Result) *MeshReport {
 	}
 	for _, v := range st.Recoveries {
 		m.Recoveries = append(m.Recoveries, NewRecoveryReport(v))
+	}
+	if st.Verified != (VerifyStat{}) {
+		m.Checks = &ChecksReport{st.Verified.Agreed, st.Verified.Differed, st.Verified.Skipped}
 	}
 	for _, s := range st.Standbys {
 		m.Standbys = append(m.Standbys, StandbyReport(s))

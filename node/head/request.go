@@ -28,6 +28,10 @@ type Request struct {
 	Stop      []string // at most 16; the text ends before the first of them
 	IgnoreEOG bool     // go on past the model's end-of-turn tokens
 	Stateless bool     // every step computes everything again
+	// Whole: nothing of the answer is used before its end. If some of it turns out wrong
+	// it is made anew, where it would else end in an error: emit gets the text again from
+	// the beginning, after a Delta that says Again.
+	Whole bool
 
 	// Logprobs asks for the log probability of each token, TopLogprobs for that
 	// many alternatives beside it (at most 20).
@@ -47,6 +51,7 @@ type Delta struct {
 	IDs    []int32        // of the tokens since the last Delta
 	Tokens []TokenLogprob // of the same tokens, if asked for
 	Note   *Note          // for the person who waits; the rest is empty then
+	Again  bool           // what came before is void; the rest is empty then
 }
 
 // TokenLogprob is one generated token with what it was chosen from.
@@ -91,6 +96,16 @@ func rate(n int, d time.Duration) float64 {
 		return 0
 	}
 	return float64(n) / d.Seconds()
+}
+
+// WrongRowsError ends an answer of which a part that is out already turned out wrong.
+type WrongRowsError struct {
+	Finding
+	Tokens int // of the answer, from the beginning, that are right
+}
+
+func (e *WrongRowsError) Error() string {
+	return fmt.Sprintf("%s; the answer is wrong after %d tokens and ends here: ask again, the mesh goes on without that peer", e.Text, e.Tokens)
 }
 
 // ErrBadRequest is wrapped by every error that is the asker's fault.
