@@ -173,6 +173,14 @@ type Answer struct {
 		Misses int `json:"misses"`
 	} `json:"cache"`
 	Recoveries []Recovery `json:"recoveries"`
+	Checks     Checks     `json:"checks"`
+}
+
+// Checks are those of hops' rows by other holders.
+type Checks struct {
+	Agreed   int `json:"agreed"`
+	Differed int `json:"differed"`
+	Skipped  int `json:"skipped"`
 }
 
 // Recovery is one disturbance that a head mended.

@@ -27,6 +27,7 @@ type chatCmd struct {
 	Stateless bool `help:"Compute everything again for every token, for comparison."`
 	cacheFlag
 	standbyFlag
+	verifyFlag
 	netFlags
 	Events bool          `help:"Print what happens as JSON lines." hidden:""`
 	Pace   time.Duration `help:"Wait after each event." hidden:""`
@@ -64,7 +65,7 @@ func (c *chatCmd) Run(a *app) error {
 		return err
 	}
 	defer w.model.Close()
-	h, err := a.openHead(w, &c.netFlags, c.cache(), c.Standby)
+	h, err := a.openHead(w, &c.netFlags, c.cache(), c.Standby, c.verifyFlag)
 	if err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ type demoCmd struct {
 	Kill   bool    `help:"Kill a volunteer in the middle of the answer (one more stands by)."`
 	cacheFlag
 	standbyFlag
+	verifyFlag
 	Keep bool `help:"Leave the mesh up, with an API, until Ctrl-C."`
 }
 
@@ -204,7 +205,7 @@ func (s *show) common(name string) []string {
 
 // answer starts the head, shows what it says, and kills a volunteer if asked to.
 func (s *show) answer() (*head.Report, error) {
-	args := append(s.common(s.network+"-head"), "--events", "--cache-type", s.CacheType, "--standby="+strconv.FormatBool(s.Standby), "--tokens", strconv.Itoa(s.Tokens),
+	args := append(s.common(s.network+"-head"), "--events", "--cache-type", s.CacheType, "--standby="+strconv.FormatBool(s.Standby), "--verify", s.Verify, "--tokens", strconv.Itoa(s.Tokens),
 		"--temp", strconv.FormatFloat(float64(s.Temp), 'g', -1, 32), "--seed", strconv.FormatUint(s.Seed, 10))
 	if s.System != nil {
 		args = append(args, "--system", *s.System)
@@ -334,7 +335,7 @@ func equal(a, b []int32) bool {
 
 // keep leaves the mesh up with an API in front.
 func (s *show) keep() error {
-	c, err := s.a.start("head", "serve", append(s.common(s.network+"-head"), "--cache-type", s.CacheType, "--standby="+strconv.FormatBool(s.Standby), "--port", "0")...)
+	c, err := s.a.start("head", "serve", append(s.common(s.network+"-head"), "--cache-type", s.CacheType, "--standby="+strconv.FormatBool(s.Standby), "--verify", s.Verify, "--port", "0")...)
 	if err != nil {
 		return err
 	}

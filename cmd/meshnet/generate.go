@@ -24,6 +24,7 @@ type generateCmd struct {
 	Stateless bool   `help:"Compute everything again for every token, for comparison."`
 	cacheFlag
 	standbyFlag
+	verifyFlag
 	Mesh     bool `help:"The same through the mesh instead of in this process."`
 	netFlags `group:"Mesh (with --mesh)"`
 }
@@ -49,7 +50,7 @@ func (g *generateCmd) Run(a *app) error {
 	}
 	defer w.model.Close()
 	if g.Mesh {
-		h, err := a.openHead(w, &g.netFlags, g.cache(), g.Standby)
+		h, err := a.openHead(w, &g.netFlags, g.cache(), g.Standby, g.verifyFlag)
 		if err != nil {
 			return err
 		}
@@ -121,6 +122,7 @@ func (g *generateCmd) run(a *app, w *weights, h *head.Head, req head.Request) (e
 // answer generates with the text to stdout, unless one JSON object is to come.
 func (a *app) answer(ctx context.Context, h *head.Head, req head.Request, notes func(head.Note)) (head.Result, error) {
 	w := &writer{notes: notes}
+	req.Whole = a.json
 	if !a.json {
 		w.out, w.clean = a.stdout, isTerminal(a.stdout)
 	}

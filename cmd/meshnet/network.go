@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"net/netip"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/meshnet/meshnet/node"
@@ -64,6 +66,29 @@ type standbyFlag struct {
 	Standby bool `help:"Keep another peer ready for every hop, where one holds the same layers and has room: a loss costs a few rows then, and the mesh computes everything twice." negatable:"" env:"MESHNET_STANDBY"`
 }
 
+// verifyFlag says how much of what the peers compute is checked.
+type verifyFlag struct {
+	Verify string `help:"Percent of what the peers compute, in spans of 32 tokens, that another peer is asked to compute too; auto: 2 on the mesh main, which is open to strangers, else 0." default:"auto" env:"MESHNET_VERIFY" placeholder:"PERCENT"`
+}
+
+// autoVerify is --verify between strangers.
+const autoVerify = 2
+
+// percent is what it comes to on a network.
+func (f *verifyFlag) percent(network string) (float64, error) {
+	if f.Verify == "auto" {
+		if network == "main" {
+			return autoVerify, nil
+		}
+		return 0, nil
+	}
+	p, err := strconv.ParseFloat(strings.TrimSuffix(f.Verify, "%"), 64)
+	if err != nil || !(p >= 0 && p <= 100) {
+		return 0, usage("--verify %s: a percentage from 0 to 100, or auto", f.Verify)
+	}
+	return p, nil
+}
+
 // tie makes the verb end, as by SIGTERM, when standard input does: a demo that is
 // killed takes its nodes with it.
 func (f *netFlags) tie(a *app) {
@@ -79,7 +104,11 @@ func (f *netFlags) tie(a *app) {
 }
 
 // openHead starts a head peer for a model.
-func (a *app) openHead(w *weights, f *netFlags, cache wire.CacheType, standby bool) (*node.HeadPeer, error) {
+func (a *app) openHead(w *weights, f *netFlags, cache wire.CacheType, standby bool, verify verifyFlag) (*node.HeadPeer, error) {
+	percent, err := verify.percent(f.Network)
+	if err != nil {
+		return nil, err
+	}
 	c, err := f.config(a, "head")
 	if err != nil {
 		return nil, err
@@ -91,7 +120,7 @@ func (a *app) openHead(w *weights, f *netFlags, cache wire.CacheType, standby bo
 	if err != nil {
 		return nil, err
 	}
-	h, err := node.OpenHead(a.ctx, node.HeadConfig{Config: c, Weights: w.model, Threads: a.threads, Cache: cache, Standby: standby, Runner: run})
+	h, err := node.OpenHead(a.ctx, node.HeadConfig{Config: c, Weights: w.model, Threads: a.threads, Cache: cache, Standby: standby, Verify: percent, Runner: run})
 	return h, startError(err)
 }
 

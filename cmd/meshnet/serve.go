@@ -21,6 +21,7 @@ type serveCmd struct {
 	HostName []string `help:"Name by which clients call this server, besides localhost and IP addresses (repeatable)." placeholder:"NAME"`
 	cacheFlag
 	standbyFlag
+	verifyFlag
 	netFlags
 }
 
@@ -51,7 +52,7 @@ func (s *serveCmd) Run(a *app) error {
 		return err
 	}
 	defer w.model.Close()
-	h, err := a.openHead(w, &s.netFlags, s.cache(), s.Standby)
+	h, err := a.openHead(w, &s.netFlags, s.cache(), s.Standby, s.verifyFlag)
 	if err != nil {
 		return err
 	}

@@ -104,6 +104,12 @@ func printNode(w io.Writer, n node.Status) {
 		}
 		fmt.Fprintf(w, "  session %s  layers %d:%d at %s, epoch %d, %d rows\n", s.Session, s.Start, s.End, tail(s.Peer), s.Epoch, s.Rows)
 	}
+	if k := n.Checks; k != nil && k.Agreed+k.Differed+k.Skipped > 0 {
+		fmt.Fprintf(w, "  checks    %d agreed, %d differed, %d not made\n", k.Agreed, k.Differed, k.Skipped)
+		for _, f := range k.Findings {
+			fmt.Fprintf(w, "  finding   session %s: %s\n", f.Session, f.What)
+		}
+	}
 	for _, addr := range n.Node.Addrs {
 		fmt.Fprintf(w, "  --peer %s\n", addr)
 	}

@@ -29,6 +29,9 @@ func (s *show) summary(r *head.Report, same *bool, took time.Duration) {
 	for _, v := range r.Standbys {
 		row("standby", "peer %s, layers %d:%d, %d rows, %d behind", tail(v.Peer), v.Start, v.End, v.Rows, v.Behind)
 	}
+	if k := r.Checks; k != nil {
+		row("checks", "%d agreed, %d differed, %d not made", k.Agreed, k.Differed, k.Skipped)
+	}
 	if same != nil && *same {
 		row("text", "the same as without the loss, byte for byte")
 	}

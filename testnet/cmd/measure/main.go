@@ -6,6 +6,7 @@
 //	go run ./testnet/cmd/measure -model qwen2.5-coder-0.5b split
 //	go run ./testnet/cmd/measure growth
 //	go run ./testnet/cmd/measure standby
+//	go run ./testnet/cmd/measure verify
 //	go run ./testnet/cmd/measure -ref 'llama-bench-like COMMAND that prints JSON' engine
 //	go run ./testnet/cmd/measure -ref 'COMMAND that writes logits' -text FILE quality FILE.gguf...
 package main
@@ -59,11 +60,11 @@ func main() {
 }
 
 func (m *measure) run(what string) error {
-	verbs := map[string]func() error{"growth": m.growth, "split": m.split, "engine": m.engine, "standby": m.standby,
+	verbs := map[string]func() error{"growth": m.growth, "split": m.split, "engine": m.engine, "standby": m.standby, "verify": m.verify,
 		"quality": func() error { return m.quality(flag.Args()[1:]) }}
 	do := verbs[what]
 	if do == nil {
-		return fmt.Errorf("measure what? growth, split, engine, standby or quality; %q is none of them", what)
+		return fmt.Errorf("measure what? growth, split, engine, standby, verify or quality; %q is none of them", what)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
