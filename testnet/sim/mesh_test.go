@@ -137,6 +137,10 @@ type scene struct {
 	strikes []strike      // each waits for the one before
 	goes    int           // the client of the first chat goes after so many tokens; 0: it stays
 	finish  bool          // nothing may keep the chats from their end
+
+	oneID   bool                            // all chats have the same session id
+	inTurns bool                            // one chat after the other
+	told    func(m *mesh, chat, tokens int) // if set, is called at every token
 }
 
 // played is what became of a scene.
@@ -145,8 +149,15 @@ type played struct {
 	gaveUp    int // chats that ended with an error
 	recovered int
 	slowest   time.Duration
-	trace     []string
+	trace     []line
 	sent      []p2ptest.Sent
+	results   map[int]result // by chat
+}
+
+type result struct {
+	head.Result
+	err  error
+	took time.Duration
 }
 
 // mesh is a scene that is played.
@@ -165,12 +176,22 @@ type mesh struct {
 
 // play plays a scene and fails the test, with all that is needed to play it again, for
 // whatever is not as it must be.
-func play(t *testing.T, sc scene) (out played) {
+func play(t *testing.T, sc scene) played {
+	t.Helper()
+	return stage(t, sc, func(t *testing.T, m *mesh) { m.run(t) })
+}
+
+// stage is play with a plot of its own.
+func stage(t *testing.T, sc scene, plot func(t *testing.T, m *mesh)) (out played) {
 	t.Helper()
 	scripts() // outside of the bubble: it costs time once
 	had := t.Failed()
 	tell := func() {
-		t.Logf("play it again: %s\nfaults: %v\ntrace:\n%s", sc.repeat, sc.strikes, strings.Join(out.trace, "\n"))
+		var trace strings.Builder
+		for _, l := range out.trace {
+			fmt.Fprintf(&trace, "\n%9.3f ms %v", float64(l.at.Microseconds())/1000, l.what)
+		}
+		t.Logf("play it again: %s\nfaults: %v\ntrace:%s", sc.repeat, sc.strikes, trace.String())
 	}
 	defer func() {
 		if p := recover(); p != nil { // a goroutine that waits for ever
@@ -185,7 +206,7 @@ func play(t *testing.T, sc scene) (out played) {
 		m := newMesh(t, sc)
 		defer func() { m.mu.Lock(); out = m.out; m.mu.Unlock() }()
 		defer m.close()
-		m.run(t)
+		plot(t, m)
 	})
 	return out
 }
@@ -195,6 +216,7 @@ func newMesh(t *testing.T, sc scene) *mesh {
 		World: hoptest.NewWorld(t, layers, hidden), scene: sc, began: time.Now(),
 		states: map[*hoptest.State]int{}, epochs: map[*hoptest.Volunteer]map[wire.SessionID]uint32{}, down: map[p2p.PeerID]bool{},
 	}
+	m.out.results = map[int]result{}
 	m.World.Spy = m.spy
 	for i, p := range spans {
 		o := m.Join(p.id, p.start, p.end).Offer
@@ -218,21 +240,37 @@ func newMesh(t *testing.T, sc scene) *mesh {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.out.sent = append(m.out.sent, s)
-		what := "opens"
-		if s.Kind != 0 {
-			what = s.Kind.String()
-		}
-		m.say(fmt.Sprintf("%s to %s %s, %s", s.From, s.To, what, short(s.Protocol)))
+		m.say(frame(s))
 	})
 	return m
 }
 
 func short(protocol string) string { return strings.Split(protocol, "/")[2] }
 
+// line is one of a trace; it becomes words only if the scene fails.
+type line struct {
+	at   time.Duration
+	what fmt.Stringer
+}
+
+type words string
+
+func (w words) String() string { return string(w) }
+
+type frame p2ptest.Sent
+
+func (f frame) String() string {
+	what := "opens"
+	if f.Kind != 0 {
+		what = f.Kind.String()
+	}
+	return fmt.Sprintf("%s to %s %s, %s", f.From, f.To, what, short(f.Protocol))
+}
+
 // say adds to the trace. The lock is held.
-func (m *mesh) say(what string) {
+func (m *mesh) say(what fmt.Stringer) {
 	if len(m.out.trace) < 2000 {
-		m.out.trace = append(m.out.trace, fmt.Sprintf("%9.3f ms %s", float64(time.Since(m.began).Microseconds())/1000, what))
+		m.out.trace = append(m.out.trace, line{time.Since(m.began), what})
 	}
 }
 
@@ -253,6 +291,12 @@ func (m *mesh) run(t *testing.T) {
 	var chats sync.WaitGroup
 	for i, n := range m.scene.chats {
 		chats.Go(func() { m.chat(t, meshes[i%len(meshes)], i, &scripts()[n]) })
+		if m.scene.inTurns {
+			chats.Wait()
+			m.mu.Lock()
+			clear(m.epochs) // the session is over; its id may begin anew
+			m.mu.Unlock()
+		}
 	}
 	chats.Wait()
 }
@@ -287,12 +331,20 @@ func (m *mesh) chat(t *testing.T, hm *head.Mesh, n int, s *script) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var text strings.Builder
-	words, left := 0, false
+	tokens, left := 0, false
 	at := time.Now()
-	res, err := h.Generate(ctx, head.Request{Session: wire.SessionID{byte(n + 1)}, IDs: s.ids[:s.prompt], MaxTokens: answer}, func(d head.Delta) error {
+	id := wire.SessionID{byte(n + 1)}
+	if m.scene.oneID {
+		id = wire.SessionID{1}
+	}
+	res, err := h.Generate(ctx, head.Request{Session: id, IDs: s.ids[:s.prompt], MaxTokens: answer}, func(d head.Delta) error {
 		text.WriteString(d.Text)
 		time.Sleep(m.scene.pace)
-		if words += len(d.IDs); n == 0 && m.scene.goes > 0 && words >= m.scene.goes {
+		tokens += len(d.IDs)
+		if m.scene.told != nil && len(d.IDs) > 0 {
+			m.scene.told(m, n, tokens)
+		}
+		if n == 0 && m.scene.goes > 0 && tokens >= m.scene.goes {
 			left = true
 			cancel()
 		}
@@ -301,9 +353,10 @@ func (m *mesh) chat(t *testing.T, hm *head.Mesh, n int, s *script) {
 	took := time.Since(at)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.say(fmt.Sprintf("chat %d: %d tokens, %s, %v", n, len(res.IDs), res.FinishReason, err))
+	m.say(words(fmt.Sprintf("chat %d: %d tokens, %s, %v", n, len(res.IDs), res.FinishReason, err)))
 	m.out.slowest = max(m.out.slowest, took)
 	m.out.recovered += len(res.Stats.Recoveries)
+	m.out.results[n] = result{res, err, took}
 	if text.String() != res.Text {
 		t.Errorf("chat %d: %q was sent, the answer is %q", n, text.String(), res.Text)
 	}

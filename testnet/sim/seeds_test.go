@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -122,24 +121,16 @@ func TestSeeds(t *testing.T) {
 	var struck [3]int
 	var chats, gaveUp, recovered int
 	var slowest time.Duration
-	lanes := uint64(runtime.GOMAXPROCS(0))
-	t.Run("lanes", func(t *testing.T) {
-		for lane := range lanes {
-			t.Run(fmt.Sprint(lane), func(t *testing.T) {
-				t.Parallel()
-				for seed := *from + lane; seed < *from+*seeds; seed += lanes {
-					sc := seeded(seed)
-					out := play(t, sc)
-					mu.Lock()
-					struck[out.struck]++
-					chats += len(sc.chats)
-					gaveUp += out.gaveUp
-					recovered += out.recovered
-					slowest = max(slowest, out.slowest)
-					mu.Unlock()
-				}
-			})
-		}
+	lanes(t, *seeds, func(t *testing.T, i uint64) {
+		sc := seeded(*from + i)
+		out := play(t, sc)
+		mu.Lock()
+		defer mu.Unlock()
+		struck[out.struck]++
+		chats += len(sc.chats)
+		gaveUp += out.gaveUp
+		recovered += out.recovered
+		slowest = max(slowest, out.slowest)
 	})
 	t.Logf("%d seeds: no fault struck in %d, one in %d, two in %d; %d chats, %d gave up with an error, %d recoveries, the slowest chat took %v of virtual time",
 		*seeds, struck[0], struck[1], struck[2], chats, gaveUp, recovered, slowest)

@@ -76,7 +76,7 @@ func (m *mesh) arm(i int) {
 	f.On = func(n *p2ptest.Network, _ p2ptest.Sent) {
 		m.mu.Lock()
 		m.out.struck++
-		m.say(s.String())
+		m.say(s)
 		m.mu.Unlock()
 		m.strike(n, s)
 		m.arm(i + 1)
