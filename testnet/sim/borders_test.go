@@ -62,6 +62,10 @@ func everyBorder(t *testing.T, sc scene, least int, want func(border, kind) bool
 				continue
 			}
 			passed[b] = true
+			sc.pace = 0
+			if k.passes() {
+				sc.pace = while / answer // so that the chat is not over before it
+			}
 			for _, v := range victims(b, k) {
 				sc.strikes = []strike{{border: b, kind: k, victim: v}}
 				scenes = append(scenes, sc)

@@ -339,10 +339,11 @@ func (m *mesh) chat(t *testing.T, hm *head.Mesh, n int, s *script) {
 	}
 	res, err := h.Generate(ctx, head.Request{Session: id, IDs: s.ids[:s.prompt], MaxTokens: answer}, func(d head.Delta) error {
 		text.WriteString(d.Text)
-		time.Sleep(m.scene.pace)
-		tokens += len(d.IDs)
-		if m.scene.told != nil && len(d.IDs) > 0 {
-			m.scene.told(m, n, tokens)
+		if tokens += len(d.IDs); len(d.IDs) > 0 {
+			time.Sleep(m.scene.pace)
+			if m.scene.told != nil {
+				m.scene.told(m, n, tokens)
+			}
 		}
 		if n == 0 && m.scene.goes > 0 && tokens >= m.scene.goes {
 			left = true

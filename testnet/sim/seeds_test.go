@@ -46,6 +46,9 @@ func seeded(seed uint64) scene {
 			}
 		}
 	}
+	if sc.strikes[0].kind.passes() || sc.strikes[1].kind.passes() {
+		sc.pace = while / answer
+	}
 	sc.finish = holds(sc.strikes)
 	return sc
 }
@@ -93,9 +96,9 @@ func lost(strikes []strike) map[p2p.PeerID]bool {
 	out := map[p2p.PeerID]bool{}
 	for _, s := range strikes {
 		switch s.kind {
-		case kill, freeze, leave, restart:
+		case kill, freeze, nap, leave, restart:
 			out[s.victim] = true
-		case cut, hole:
+		case cut, hole, blink:
 			if strings.HasPrefix(string(s.from), "head") || strings.HasPrefix(string(s.to), "head") {
 				out[s.from], out[s.to] = true, true
 			}

@@ -16,17 +16,22 @@ const (
 	kill    kind = iota // a peer dies and does not come back; its offer is still believed
 	restart             // it dies and comes back a moment later, with nothing
 	freeze              // it stands still, and so do its streams
+	nap                 // it does so until others have taken its place, and then goes on where it was
 	evict               // it drops all caches
 	leave               // it drains
 	cut                 // the link is reset and refuses
 	hole                // the link swallows everything and tells nobody
+	blink               // it does so until others are used, and then delivers it all
 	half                // the stream is reset before, within or after the frame
 	kinds
 )
 
 func (k kind) String() string {
-	return [...]string{"kill", "restart", "freeze", "evict", "leave", "cut", "hole", "half"}[k]
+	return [...]string{"kill", "restart", "freeze", "nap", "evict", "leave", "cut", "hole", "blink", "half"}[k]
 }
+
+// while is how long a nap or a blink lasts: a little more than what makes a peer a lost one.
+const while = 3300 * time.Millisecond
 
 // ofPeer says that the strike is at a peer, and not at what is between two.
 func (k kind) ofPeer() bool { return k < cut }
@@ -41,6 +46,9 @@ type border struct {
 	at       p2ptest.Border
 	what     wire.Kind // where it is known: for people
 }
+
+// passes says that the strike ends while the chat may still go on.
+func (k kind) passes() bool { return k == nap || k == blink }
 
 // strike is one fault.
 type strike struct {
@@ -111,8 +119,11 @@ func (m *mesh) strike(n *p2ptest.Network, s strike) {
 			delete(m.down, s.victim)
 			m.mu.Unlock()
 		})
-	case freeze:
+	case freeze, nap:
 		n.Freeze(s.victim)
+		if s.kind == nap {
+			m.later.Go(func() { time.Sleep(while); n.Thaw(s.victim) })
+		}
 	case evict:
 		if v := m.Peer(s.victim); v != nil {
 			m.later.Go(func() { _, _ = v.Server.Evict("all") })
@@ -128,7 +139,10 @@ func (m *mesh) strike(n *p2ptest.Network, s strike) {
 		}
 	case cut:
 		n.Cut(s.from, s.to)
-	case hole:
+	case hole, blink:
 		n.BlackHole(s.from, s.to)
+		if s.kind == blink {
+			m.later.Go(func() { time.Sleep(while); n.Heal(s.from, s.to) })
+		}
 	}
 }
