@@ -134,6 +134,8 @@ type scene struct {
 	latency time.Duration // of every link, one way
 	row     time.Duration // to compute one
 	pace    time.Duration // of the client: between two tokens
+	rigid   bool          // states can't be cut, as those of recurrent layers
+	forget  bool          // hops keep nothing of what they gave on
 	strikes []strike      // each waits for the one before
 	goes    int           // the client of the first chat goes after so many tokens; 0: it stays
 	finish  bool          // nothing may keep the chats from their end
@@ -218,6 +220,9 @@ func newMesh(t *testing.T, sc scene) *mesh {
 	}
 	m.out.results = map[int]result{}
 	m.World.Spy = m.spy
+	if sc.forget {
+		m.World.Keep = -1
+	}
 	for i, p := range spans {
 		o := m.Join(p.id, p.start, p.end).Offer
 		if i >= len(spans)/2 {
@@ -402,7 +407,7 @@ func (m *mesh) close() {
 // tokens up to its position give, in a state of the same chat, and it must not take up
 // an epoch after a later one.
 func (m *mesh) spy(v *hoptest.Volunteer, h p2p.Handler) p2p.Handler {
-	v.Engine.RowTime = m.scene.row
+	v.Engine.RowTime, v.Engine.Rigid = m.scene.row, m.scene.rigid
 	v.Engine.Before = func(batch []hop.Work) error {
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -27,6 +27,7 @@ func seeded(seed uint64) scene {
 		chats:  rng.Perm(len(lengths) - 1)[:1+rng.IntN(3)], heads: 1 + rng.IntN(2),
 		latency: time.Duration(rng.IntN(20)) * time.Millisecond, row: time.Duration(rng.IntN(500)) * time.Microsecond,
 	}
+	sc.rigid, sc.forget = rng.IntN(4) == 0, rng.IntN(4) == 0
 	if rng.IntN(16) == 0 {
 		sc.chats[0] = len(lengths) - 1
 	}
