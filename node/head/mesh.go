@@ -175,9 +175,10 @@ func (b *MeshBackend) Begin(ctx context.Context, id wire.SessionID, maxLen int, 
 	b.id, b.maxLen, b.notify, b.session = id, maxLen, n, s
 	b.log = cfg.Logger.With("session", fmt.Sprintf("%x", id[:4]))
 	b.standby, b.verify = newStandbys(b), newVerifier(b)
-	b.m.mu.Lock()
-	b.m.live[b] = struct{}{}
-	b.m.mu.Unlock()
+	if !b.m.enter(b) {
+		b.session = nil
+		return badRequest("session %s is in use by another request of this head", SessionHex(id))
+	}
 	b.look()
 	err = b.drive(ctx, route.Begin{})
 	if trace := b.trace.String(); trace != "" {
@@ -224,6 +225,20 @@ func (b *MeshBackend) Forward(ctx context.Context, ids []int32, past, want int) 
 	b.standby.answered(ids)
 	b.verify.answered(ids, b.rows)
 	return b.rows, nil
+}
+
+// enter makes a session a live one, unless another that lives has its id: hops would
+// take them for one and the same, and each would end the other's epochs.
+func (m *Mesh) enter(b *MeshBackend) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for other := range m.live {
+		if other.id == b.id {
+			return false
+		}
+	}
+	m.live[b] = struct{}{}
+	return true
 }
 
 // step gives the session an event.
@@ -462,13 +477,13 @@ func (b *MeshBackend) Close() {
 		return
 	}
 	b.closed = true
-	b.m.mu.Lock()
-	delete(b.m.live, b)
-	b.m.mu.Unlock()
 	b.standby.close()
 	b.verify.close()
 	if b.circuit != nil {
 		b.circuit.Close()
 	}
 	b.closing.Wait()
+	b.m.mu.Lock()
+	defer b.m.mu.Unlock()
+	delete(b.m.live, b) // and not before the hops were told: the id is free again
 }

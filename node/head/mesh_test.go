@@ -2,10 +2,12 @@ package head_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -118,5 +120,36 @@ func TestMeshEqualsOracle(t *testing.T) {
 				t.Errorf("%s complained %d times about a session that just ended", id, n)
 			}
 		}
+	})
+}
+
+// TestSessionInUse: a second request with the id of one that runs is refused, and the
+// first goes on undisturbed; when that is over, the id is free.
+func TestSessionInUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := spares(t)
+		defer w.Close()
+		m := newMesh(w, "head")
+		c := begin(t, m.Backend(), 1, 40)
+		c.steps(2)
+		for range 2 {
+			b := m.Backend()
+			err := b.Begin(context.Background(), session(1), 4096, nil)
+			if !errors.Is(err, head.ErrBadRequest) || !strings.Contains(fmt.Sprint(err), "in use") {
+				t.Errorf("a second request with the id got %v", err)
+			}
+			b.Close() // must not free what is another's
+		}
+		c.steps(3)
+		if st := c.b.Stats(); len(st.Recoveries) > 0 || st.Misses > 0 {
+			t.Errorf("the first was disturbed: %+v", st)
+		}
+		c.b.Close()
+		if n := len(m.Live()); n != 0 {
+			t.Errorf("%d sessions live after the end", n)
+		}
+		c = begin(t, m.Backend(), 1, 40)
+		defer c.b.Close()
+		c.steps(2)
 	})
 }

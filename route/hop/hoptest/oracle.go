@@ -196,6 +196,9 @@ func (s *State) apply(x []float32, rows, hidden int) {
 	}
 }
 
+// Start is the first layer that the state is of.
+func (s *State) Start() int { return s.start }
+
 // Len implements cache.State.
 func (s *State) Len() int { return len(s.chains[0]) - 1 }
 

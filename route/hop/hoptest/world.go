@@ -33,6 +33,9 @@ type World struct {
 	Cache  cache.Config // of peers that join from now on
 	Keep   int64        // their bound of kept output a session; 0: the default
 	Log    *slog.Logger
+	// Spy, if set, is called with every peer that joins before it serves, and may
+	// stand in front of its activation protocol.
+	Spy func(v *Volunteer, h p2p.Handler) p2p.Handler
 
 	mu     sync.Mutex // of what follows
 	seq    uint64
@@ -79,7 +82,11 @@ func (w *World) Join(id p2p.PeerID, start, end int) *Volunteer {
 	if err != nil {
 		w.T.Fatal(err)
 	}
-	peer.Handle(p2p.ActivationProtocol, v.Server.Handle)
+	handle := p2p.Handler(v.Server.Handle)
+	if w.Spy != nil {
+		handle = w.Spy(v, handle)
+	}
+	peer.Handle(p2p.ActivationProtocol, handle)
 	peer.Handle(p2p.HeartbeatProtocol, v.Server.HandleHeartbeat)
 	w.mu.Lock()
 	defer w.mu.Unlock()
