@@ -167,13 +167,14 @@ type mesh struct {
 	*hoptest.World
 	scene scene
 	began time.Time
-	later sync.WaitGroup // peers that are killed or come back
+	later sync.WaitGroup // strikes, peers that are killed or come back
 
 	mu     sync.Mutex // of what follows
 	out    played
 	states map[*hoptest.State]int // whose it is: of scene.chats
 	epochs map[*hoptest.Volunteer]map[wire.SessionID]uint32
 	down   map[p2p.PeerID]bool
+	over   bool // all chats are
 }
 
 // play plays a scene and fails the test, with all that is needed to play it again, for
@@ -387,20 +388,30 @@ func (m *mesh) chat(t *testing.T, hm *head.Mesh, n int, s *script) {
 
 // close mends the mesh and looks for what is left of the chats.
 func (m *mesh) close() {
+	m.mu.Lock()
+	m.over = true
+	m.mu.Unlock()
 	m.Net.ClearFaults()
-	for i, p := range spans {
-		m.Net.Thaw(p.id)
-		for _, q := range append([]p2p.PeerID{"head1", "head2"}, "a", "b", "c", "a2", "b2", "c2") {
-			if q != spans[i].id {
-				m.Net.Heal(p.id, q)
-			}
-		}
-	}
+	m.mend()
 	m.later.Wait()
+	m.mend() // what a strike that was under way has done
 	if !m.Forgotten(forgotten) {
 		m.T.Errorf("a peer holds a session %v after the last chat", forgotten)
 	}
 	m.World.Close()
+}
+
+// mend undoes what strikes have done to peers and links that are there.
+func (m *mesh) mend() {
+	for i, p := range spans {
+		m.Net.Thaw(p.id)
+		for _, h := range []p2p.PeerID{"head1", "head2"} {
+			m.Net.Heal(p.id, h)
+		}
+		for _, q := range spans[i+1:] {
+			m.Net.Heal(p.id, q.id)
+		}
+	}
 }
 
 // spy stands before a peer: every row that it is to compute must be the one that the

@@ -92,8 +92,17 @@ func (m *mesh) arm(i int) {
 	m.Net.Fault(f)
 }
 
-// strike strikes, in the goroutine of who sends: whatever waits does so elsewhere.
+// strike strikes, in the goroutine of who sends: whatever waits does so elsewhere. Once
+// the mesh is being closed it does nothing.
 func (m *mesh) strike(n *p2ptest.Network, s strike) {
+	m.mu.Lock()
+	if m.over {
+		m.mu.Unlock()
+		return
+	}
+	m.later.Add(1)
+	m.mu.Unlock()
+	defer m.later.Done()
 	switch s.kind {
 	case kill, restart:
 		m.mu.Lock()
