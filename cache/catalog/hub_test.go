@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -303,19 +305,21 @@ func TestHubResumes(t *testing.T) {
 			h := (&hub{t: t, content: old, etag: `"` + hashOf(old).String() + `"`}).start()
 			ctx, stop := context.WithCancelCause(t.Context())
 			quit := errors.New("ctrl-c")
+			s := openStore(t)
 			h.cdn = func(n int, w http.ResponseWriter, r *http.Request, h *hub) bool {
 				if n == 0 {
 					w.Header().Set("Content-Length", fmt.Sprint(len(h.content)))
 					w.Write(h.content[:30_000])
 					w.(http.Flusher).Flush()
-					time.Sleep(50 * time.Millisecond)
+					if !written(r.Context(), s, 30_000) {
+						t.Error("what came was not written")
+					}
 					stop(quit)
 					<-r.Context().Done()
 				}
 				return n == 0
 			}
 			var waits []time.Duration
-			s := openStore(t)
 			client := h.client(&waits)
 			client.Idle = 0
 			o := Options{Store: s, Hub: client}
@@ -335,6 +339,20 @@ func TestHubResumes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// written waits until so many bytes of a download are in the store, or ctx ends.
+func written(ctx context.Context, s *blob.Store, n int64) bool {
+	for ctx.Err() == nil {
+		parts, _ := filepath.Glob(filepath.Join(s.Dir(), "tmp", "*"))
+		for _, p := range parts {
+			if i, err := os.Stat(p); err == nil && i.Size() >= n {
+				return true
+			}
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return false
 }
 
 // TestHubKnown: for a model of the list the list's hash is the judge, before
