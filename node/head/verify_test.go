@@ -277,6 +277,49 @@ func TestRowsOfOneWhoLeft(t *testing.T) {
 	})
 }
 
+var liars = flag.Int("liars", 5, "liars of TestFoundByLot")
+
+// TestFoundByLot: with 2 percent checked, a peer that alters a value in a hundred rows is
+// found after some answers, whoever else serves, and nobody else is named.
+func TestFoundByLot(t *testing.T) {
+	var took []int
+	for seed := range uint64(*liars) {
+		synctest.Test(t, func(t *testing.T) {
+			r := rand.New(rand.NewPCG(seed, 2))
+			w := spares(t)
+			defer w.Close()
+			liar := []p2p.PeerID{"a", "b", "c"}[r.IntN(3)]
+			alter(w.Peer(liar), 50)
+			m := checkedMesh(w, head.Verify{Percent: 2, Compute: here, Draw: r.Float64})
+			for n := 1; ; n++ {
+				c := begin(t, m.Backend(), n, 40)
+				_, err := c.b.Forward(context.Background(), c.ids, 0, 1)
+				var d *head.DistrustError
+				for i := 0; err == nil && i < 100; i++ {
+					c.ids = append(c.ids, int32(i))
+					_, err = c.b.Forward(context.Background(), c.ids, len(c.ids)-1, 1)
+				}
+				if err == nil {
+					err = c.b.Settle(context.Background())
+				}
+				c.b.Close()
+				if errors.As(err, &d) {
+					if !slices.Equal(d.Peers, []string{string(liar)}) || !d.Sure {
+						t.Errorf("seed %d: %+v, the liar is %s", seed, d, liar)
+					}
+					took = append(took, n)
+					break
+				}
+				if err != nil || n == 1000 {
+					t.Fatalf("seed %d: not found in %d answers: %v", seed, n, err)
+				}
+			}
+		})
+	}
+	slices.Sort(took)
+	t.Logf("answers of 100 tokens until the liar was found: median %d, at most %d", took[len(took)/2], took[len(took)-1])
+}
+
 // TestChangedMeanwhile: tokens that are taken back while a hop is asked to sign prove
 // nothing against it.
 func TestChangedMeanwhile(t *testing.T) {
