@@ -85,8 +85,9 @@ func (s *Session) holds(h Hop) int {
 func (s *Session) Leaves(id p2p.PeerID) bool { return s.leaving[id] }
 
 // Standby is who should be filled with the rows of hop i while that serves: of the
-// peers that hold all its layers, are not in the route, made no trouble, have room
-// and are not refused by not, the one with the quickest step; false if there is none.
+// peers that hold all its layers, are not in the route, made no trouble (or, where the hop
+// leaves, others than those first), have room and are not refused by not, the one with the
+// quickest step; false if there is none.
 func (s *Session) Standby(at time.Duration, i int, not func(p2p.PeerID) bool) (Hop, bool) {
 	if i < 0 || i >= len(s.route.Hops) {
 		return Hop{}, false
@@ -108,14 +109,16 @@ func (s *Session) Standby(at time.Duration, i int, not func(p2p.PeerID) bool) (H
 		id := o.peer.ID
 		_, known := s.warm[id]
 		switch {
-		case o.start > h.Start || o.end < h.End || o.doubt > 0 || s.route.Index(id) >= 0:
+		case o.start > h.Start || o.end < h.End || s.route.Index(id) >= 0:
+			continue
+		case o.doubt > 0 && !s.leaving[h.Peer.ID]: // who takes a leaving hop's place is the last choice too
 			continue
 		case !known && len(s.warm) >= maxWarm, not != nil && not(id), !s.room(id):
 			continue
 		}
 		in, _ := links.between(before, id)
 		out, _ := links.between(id, after)
-		if micros := in + out + o.micros*float64(h.End-h.Start); best.Peer.ID == "" || micros < least {
+		if micros := in + out + o.doubt + o.micros*float64(h.End-h.Start); best.Peer.ID == "" || micros < least {
 			best, least = Hop{Peer: o.peer, Start: h.Start, End: h.End}, micros
 		}
 	}
