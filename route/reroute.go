@@ -60,7 +60,8 @@ func (s *Session) failure(at time.Duration, f Failure) []Action {
 		s.disturbed(at, f, cause)
 		// A full peer did nothing wrong: sessions take turns there.
 		if f.Code != wire.CodeBusy {
-			if err := s.spend(at, f, cause); err != nil {
+			lost := f.Code == 0 && !f.Silent
+			if err := s.spend(at, f, cause, filling && lost); err != nil {
 				return s.fail(err)
 			}
 		}
@@ -175,8 +176,9 @@ type spent struct {
 	last time.Duration // when n changed
 }
 
-// spend takes a re-route from the budgets.
-func (s *Session) spend(at time.Duration, f Failure, cause string) error {
+// spend takes a re-route from the budgets: from that of all ranges alone if a peer was
+// lost while rows that were answered before were computed again. They broke nobody then.
+func (s *Session) spend(at time.Duration, f Failure, cause string, again bool) error {
 	span := s.spanOf(f)
 	b := s.spans[span]
 	if gone := int((at - b.last) / forgiveAfter); gone > 0 {
@@ -185,7 +187,9 @@ func (s *Session) spend(at time.Duration, f Failure, cause string) error {
 	if b.n == 0 {
 		b.last = at
 	}
-	b.n++
+	if !again {
+		b.n++
+	}
 	s.spans[span] = b
 	s.reroutes++
 	if s.reroutes > maxReroutes || b.n > maxSpanReroutes {
