@@ -43,7 +43,7 @@ func (c *Config) complete() error {
 		return fmt.Errorf("%d chats as processes: at most all of the %d, and 16", c.Processes, c.Chats)
 	}
 	if c.Patience == 0 {
-		c.Patience = 3 * time.Minute
+		c.Patience = 3*time.Minute + time.Duration(c.Tokens)*100*time.Millisecond
 	}
 	c.chatHeads = nil
 	for i := range c.Processes {
