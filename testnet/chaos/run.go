@@ -24,7 +24,7 @@ type Config struct {
 	Kinds                      []string
 	Aim, Holes                 bool
 	Binary, Dir, Home          string
-	Patience                   time.Duration // with one answer; 0: 3 minutes
+	Patience                   time.Duration // with one answer; 0: 3 minutes and 0.1 s a token
 	Log                        func(format string, args ...any)
 	apiHead                    string
 	chatHeads                  []string
