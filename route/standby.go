@@ -13,7 +13,7 @@ const (
 	// serves on for 30 s.
 	leaveWait = 20 * time.Second
 	// leaveLag is how many rows a standby may lack when it takes a leaving hop's place.
-	leaveLag = 32
+	leaveLag = 8
 	// maxWarm bounds the peers that a session makes its standbys in its life.
 	maxWarm = 256
 	// roomShare: a standby must have this part of its cache free, so that it takes
