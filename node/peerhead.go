@@ -92,9 +92,6 @@ const arbiterChunk = 512
 func (a *arbiter) compute(ctx context.Context, start, end int, t wire.CacheType, x []float32) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if t == 0 {
-		t = wire.DefaultCacheType
-	}
 	e, err := a.weights.LoadRange(start, end, shard.Options{Threads: a.threads})
 	if err != nil {
 		return err

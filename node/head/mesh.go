@@ -72,6 +72,12 @@ func NewMesh(cfg MeshConfig) (*Mesh, error) {
 	if cfg.Verify.Percent > 0 && cfg.Verify.Signed == nil {
 		return nil, errors.New("new mesh: to verify, signatures must be checked")
 	}
+	if cfg.DType == 0 {
+		cfg.DType = wire.F32
+	}
+	if cfg.Cache == 0 {
+		cfg.Cache = wire.DefaultCacheType
+	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -94,6 +100,13 @@ func (m *Mesh) Plan() (route.Route, error) {
 	return route.Plan(route.Query{
 		Layers: m.cfg.Layers, Model: m.cfg.Model, Offers: d.View(m.cfg.Model), Links: append(slices.Clone(d.Links()), severed...), Banned: banned, Doubts: doubts, Head: m.cfg.Head, Cache: m.cfg.Cache,
 	})
+}
+
+// address gives a hop's peer the addresses that are known now.
+func (m *Mesh) address(h *route.Hop) {
+	if p := m.cfg.Directory.Peer(h.Peer.ID); len(p.Addrs) > 0 {
+		h.Peer = p
+	}
 }
 
 // Live is a session in progress, for status.
@@ -314,9 +327,7 @@ func (b *MeshBackend) open(ctx context.Context, a route.Open) (route.Event, erro
 	cfg := b.m.cfg
 	r := route.Route{Hops: append([]route.Hop(nil), a.Route.Hops...)}
 	for i := range r.Hops {
-		if p := cfg.Directory.Peer(r.Hops[i].Peer.ID); len(p.Addrs) > 0 {
-			r.Hops[i].Peer = p
-		}
+		b.m.address(&r.Hops[i])
 	}
 	c, err := cfg.Client.Open(ctx, a.Within, hop.OpenRequest{
 		Session: b.id, Epoch: a.Epoch, Route: r, Model: cfg.Model, Hidden: cfg.Hidden, MaxLen: b.maxLen, DType: cfg.DType, Cache: cfg.Cache, Signs: a.Signs,

@@ -288,9 +288,7 @@ var (
 // serve opens a session on a peer and feeds it until something fails or ctx ends.
 func (s *standbys) serve(ctx context.Context, st *standby, h route.Hop, epoch uint32) error {
 	cfg := s.b.m.cfg
-	if p := cfg.Directory.Peer(h.Peer.ID); len(p.Addrs) > 0 {
-		h.Peer = p
-	}
+	s.b.m.address(&h)
 	c, err := cfg.Client.Open(ctx, 0, hop.OpenRequest{
 		Session: s.b.id, Epoch: epoch, Route: route.Route{Hops: []route.Hop{h}}, Model: cfg.Model, Hidden: cfg.Hidden,
 		MaxLen: s.b.maxLen, DType: cfg.DType, Cache: cfg.Cache,

@@ -369,7 +369,7 @@ func (v *verifier) check(ctx context.Context, s span, c *hop.Circuit, hops []rou
 	if err != nil {
 		return nil, err
 	}
-	theirs, same, err := v.compute(ctx, checker, s, x)
+	theirs, same, err := v.compute(ctx, checker, s, x, in)
 	if err != nil {
 		return nil, fmt.Errorf("%s checks: %w", checker.Peer.ID.Short(), err)
 	}
@@ -462,11 +462,7 @@ func (v *verifier) given(ctx context.Context, c *hop.Circuit, s span, ids []int3
 // digest is the chain of all rows of x.
 func (v *verifier) digest(x []float32) (wire.Digest, error) {
 	var c hop.Chain
-	dtype := v.b.m.cfg.DType
-	if dtype == 0 {
-		dtype = wire.F32
-	}
-	if err := c.PutRows(0, x, v.b.m.cfg.Hidden, dtype); err != nil {
+	if err := c.PutRows(0, x, v.b.m.cfg.Hidden, v.b.m.cfg.DType); err != nil {
 		return wire.Digest{}, err
 	}
 	return c.At(c.Rows()), nil
@@ -507,14 +503,12 @@ func (v *verifier) checker(i int) (route.Hop, error) {
 	return can[int(systemDraw()*float64(len(can)))], nil
 }
 
-// compute has a checker compute the rows of a hop from x, in a session of another
-// name, and sign what it came to. same: what came back from the last hop is what
+// compute has a checker compute the rows of a hop from x, whose digest is in, in a session
+// of another name, and sign what it came to. same: what came back from the last hop is what
 // the checker comes to.
-func (v *verifier) compute(ctx context.Context, checker route.Hop, s span, x []float32) (signed *wire.Attested, same bool, err error) {
+func (v *verifier) compute(ctx context.Context, checker route.Hop, s span, x []float32, in wire.Digest) (signed *wire.Attested, same bool, err error) {
 	cfg := v.b.m.cfg
-	if p := cfg.Directory.Peer(checker.Peer.ID); len(p.Addrs) > 0 {
-		checker.Peer = p
-	}
+	v.b.m.address(&checker)
 	var id wire.SessionID
 	rand.Read(id[:])
 	c, err := cfg.Client.Open(ctx, 0, hop.OpenRequest{
@@ -546,8 +540,8 @@ func (v *verifier) compute(ctx context.Context, checker route.Hop, s span, x []f
 	if err != nil {
 		return nil, false, err
 	}
-	if in, err := v.digest(x); err != nil || in != signed.In {
-		return nil, false, errors.Join(err, errors.New("it signed other rows than it was given"))
+	if in != signed.In {
+		return nil, false, errors.New("it signed other rows than it was given")
 	}
 	return signed, same, nil
 }

@@ -21,9 +21,6 @@ import (
 
 // here computes the oracle's layers as this machine does.
 func here(_ context.Context, start, end int, t wire.CacheType, x []float32) error {
-	if t == 0 {
-		t = wire.DefaultCacheType
-	}
 	e := &hoptest.Engine{Hidden: testHidden}
 	s, err := e.NewState(start, end, t)
 	if err != nil {
